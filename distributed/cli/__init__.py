@@ -1,0 +1,1 @@
+"""Command lines: ``dask scheduler``, ``dask worker``, ``dask spec``, ``dask benchmark``."""
