@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from distributed.comm.handshake import HandshakeError, local_handshake, negotiate
 
@@ -38,6 +38,8 @@ class Comm(ABC):
     def __init__(self, deserialize: bool = True) -> None:
         #: whether `read` turns payloads into objects; False leaves `Serialized` wrappers
         self.deserialize = deserialize
+        #: what becomes of pickled payloads on arrival: "load", or "opaque" to leave them `Pickled`
+        self.pickled: Literal["load", "opaque"] = "load"
         #: whether large payloads may be sized and handed to the offload thread; never on for a scheduler
         self.allow_offload = True
         #: a label for people, for logs
@@ -133,6 +135,65 @@ class Connector(ABC):
     allow_offload: bool = True
 
     @abstractmethod
+    async def connect(self, address: str, deserialize: bool = True, **connection_args: Any) -> Comm:
+        """Open a comm to a location (without scheme). OSError when it fails; one attempt only."""
+
+
+class Listener(ABC):
+    """Accepts comms; an awaitable and an asynchronous context manager that starts and stops it."""
+
+    #: set on every comm it accepts, before the handshake
+    allow_offload: bool = True
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Bind and begin to accept."""
+
+    @abstractmethod
+    def stop(self) -> Any:
+        """Stop accepting; comms that were accepted live on."""
+
+    @property
+    @abstractmethod
+    def listen_address(self) -> str:
+        """What it is bound to, possibly a wildcard."""
+
+    @property
+    @abstractmethod
+    def contact_address(self) -> str:
+        """An address that others can dial."""
+
+    async def __aenter__(self) -> Listener:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        result = self.stop()
+        if inspect.isawaitable(result):
+            await result
+
+    def __await__(self) -> Any:
+        async def started() -> Listener:
+            await self.start()
+            return self
+
+        return started().__await__()
+
+    async def on_connection(self, comm: Comm, handshake_overrides: dict[str, Any] | None = None) -> None:
+        """Set the offload rule on an accepted comm and shake hands; CommClosedError if that fails."""
+        comm.allow_offload = self.allow_offload
+        try:
+            await asyncio.wait_for(
+                comm.perform_handshake(handshake_overrides), timeout=ACCEPT_HANDSHAKE_TIMEOUT_S
+            )
+        except asyncio.TimeoutError:
+            comm.abort()
+            raise CommClosedError(
+                f"{comm!r} did not finish the handshake within {ACCEPT_HANDSHAKE_TIMEOUT_S} s"
+            ) from None
+        except Exception as exc:
+            comm.abort()
+            raise CommClosedError(f"{comm!r} sent no valid handshake: {exc}") from exc
 
 
 #: the public home of these names is `distributed.comm.core`; exceptions travel pickled under that path

@@ -42,67 +42,6 @@ BACKOFF_BASE_S = 0.01
 BACKOFF_MAX_S = 1.0
 
 
-async def connect(self, address: str, deserialize: bool = True, **connection_args: Any) -> Comm:
-        """Open a comm to a location (without scheme). OSError when it fails; one attempt only."""
-
-
-class Listener(ABC):
-    """Accepts comms; an awaitable and an asynchronous context manager that starts and stops it."""
-
-    #: set on every comm it accepts, before the handshake
-    allow_offload: bool = True
-
-    @abstractmethod
-    async def start(self) -> None:
-        """Bind and begin to accept."""
-
-    @abstractmethod
-    def stop(self) -> Any:
-        """Stop accepting; comms that were accepted live on."""
-
-    @property
-    @abstractmethod
-    def listen_address(self) -> str:
-        """What it is bound to, possibly a wildcard."""
-
-    @property
-    @abstractmethod
-    def contact_address(self) -> str:
-        """An address that others can dial."""
-
-    async def __aenter__(self) -> Listener:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        result = self.stop()
-        if inspect.isawaitable(result):
-            await result
-
-    def __await__(self) -> Any:
-        async def started() -> Listener:
-            await self.start()
-            return self
-
-        return started().__await__()
-
-    async def on_connection(self, comm: Comm, handshake_overrides: dict[str, Any] | None = None) -> None:
-        """Set the offload rule on an accepted comm and shake hands; CommClosedError if that fails."""
-        comm.allow_offload = self.allow_offload
-        try:
-            await asyncio.wait_for(
-                comm.perform_handshake(handshake_overrides), timeout=ACCEPT_HANDSHAKE_TIMEOUT_S
-            )
-        except asyncio.TimeoutError:
-            comm.abort()
-            raise CommClosedError(
-                f"{comm!r} did not finish the handshake within {ACCEPT_HANDSHAKE_TIMEOUT_S} s"
-            ) from None
-        except Exception as exc:
-            comm.abort()
-            raise CommClosedError(f"{comm!r} sent no valid handshake: {exc}") from exc
-
-
 async def connect(
     addr: str,
     timeout: float | str | None = None,

@@ -149,10 +149,12 @@ class TCP(Comm):
             and payload_bytes > threshold
         ):
             return await offload(self._decode, frames, deserializers)
-        return protocol.loads(frames, deserialize=self.deserialize, deserializers=deserializers)
+        return protocol.loads(
+            frames, deserialize=self.deserialize, deserializers=deserializers, pickled=self.pickled
+        )
 
     def _decode(self, frames: list[memoryview], deserializers: Any) -> Any:
-        return protocol.loads(frames, deserialize=True, deserializers=deserializers)
+        return protocol.loads(frames, deserialize=True, deserializers=deserializers, pickled=self.pickled)
 
     def _resume_reading(self) -> None:
         if self._sock is not None and not self._reading:

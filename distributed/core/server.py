@@ -403,7 +403,7 @@ class Server:
             result = error_message(exc, "uncaught-error")
         finally:
             self._comms[comm] = None
-        if reply and result is not Status.dont_reply and result != "dont-reply":
+        if reply and result is not Status.dont_reply:
             try:
                 await comm.write(result, serializers=serializers)
             except CommClosedError:
