@@ -186,7 +186,7 @@ def main(
     if not (scheduler or scheduler_file or dask.config.get("scheduler-address", None)):
         raise ValueError("Need to provide scheduler address like\ndask worker SCHEDULER_ADDRESS:8786")
     try:
-        memory = parse_memory_limit(memory_limit, nthreads, count)
+        memory = parse_memory_limit(memory_limit, nthreads)
     except ValueError as exc:
         raise click.BadParameter(str(exc), param_hint="--memory-limit") from exc
     try:

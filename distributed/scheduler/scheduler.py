@@ -38,7 +38,8 @@ from distributed.comm import (
 from distributed.core import Status
 from distributed.metrics import time
 from distributed.preloading import process_preloads
-from distributed.scheduler.admin import AdminHandlers, LogBuffer
+from distributed.requests import LogBuffer
+from distributed.scheduler.admin import AdminHandlers
 from distributed.scheduler.events import EventBus
 from distributed.scheduler.outbox import Outbox, Peer
 from distributed.scheduler.settings import scheduler_settings

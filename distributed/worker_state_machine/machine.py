@@ -280,7 +280,7 @@ class WorkerMachine:
             if dts.dependents:
                 continue
             # data that nobody needs: what is here stays until the scheduler frees it
-            if dts.state in ("fetch", "missing", "flight", "resumed", "released"):
+            if dts.state in ("fetch", "missing", "flight", "released") or (dts.state == "resumed" and dts.next == "fetch"):
                 self._release(dts)
 
     def _release(self, ts: TaskState, withdrawn: bool = False) -> None:

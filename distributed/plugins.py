@@ -1,0 +1,144 @@
+"""Base classes of plugins, and the plugins that the package itself sends around. Public as `distributed.diagnostics.plugin`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import zipfile
+from typing import Any
+
+
+class SchedulerPlugin:
+    """Called by the scheduler as things happen. All methods are optional to override; exceptions are logged and go no further."""
+
+    idempotent: bool = False
+
+    async def start(self, scheduler: Any) -> None:
+        """When it is registered."""
+
+    async def before_close(self) -> None:
+        """Before the scheduler closes its connections."""
+
+    async def close(self) -> None:
+        """When the scheduler has closed, or the plugin is removed."""
+
+    def update_graph(self, scheduler: Any, *, client: str, keys: set[Any], tasks: list[Any], annotations: dict[str, Any], priority: dict[Any, Any], stimulus_id: str, **kwargs: Any) -> None:
+        """When tasks have arrived."""
+
+    def restart(self, scheduler: Any) -> None:
+        """When the cluster restarts."""
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, stimulus_id: str, **kwargs: Any) -> None:
+        """When a task has changed its state."""
+
+    def add_worker(self, scheduler: Any, worker: str) -> Any:
+        """When a worker has registered."""
+
+    def remove_worker(self, scheduler: Any, worker: str, *, stimulus_id: str, **kwargs: Any) -> Any:
+        """When a worker is gone."""
+
+    def add_client(self, scheduler: Any, client: str) -> None:
+        """When a client has connected."""
+
+    def remove_client(self, scheduler: Any, client: str) -> None:
+        """When a client is gone."""
+
+    def log_event(self, topic: str, msg: Any) -> None:
+        """When an event is published."""
+
+
+class WorkerPlugin:
+    """Set up on each worker, present and future."""
+
+    idempotent: bool = False
+
+    def setup(self, worker: Any) -> Any:
+        """When it is added to a worker; may be async."""
+
+    def teardown(self, worker: Any) -> Any:
+        """When the worker closes or the plugin is removed; may be async."""
+
+    def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
+        """When a task on the worker has changed its state."""
+
+
+class NannyPlugin:
+    """Set up on each nanny, present and future."""
+
+    idempotent: bool = False
+    #: restart the worker when the plugin is added
+    restart: bool = False
+
+    def setup(self, nanny: Any) -> Any:
+        """When it is added to a nanny; may be async."""
+
+    def teardown(self, nanny: Any) -> Any:
+        """When the nanny closes or the plugin is removed; may be async."""
+
+
+def install_upload(directory: str, filename: str, data: bytes, load: bool) -> list[Any]:
+    """Write an uploaded file to a directory that is on ``sys.path``; import it if asked. Returns the modules."""
+    path = os.path.join(directory, os.path.basename(filename))
+    os.makedirs(directory, exist_ok=True)
+    with open(path, "wb") as f:
+        f.write(data)
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    if not load:
+        return []
+    name, extension = os.path.splitext(os.path.basename(filename))
+    names = []
+    if extension in (".py", ".pyc"):
+        names = [name.split("-")[0] if extension == ".pyc" else name]
+    elif extension in (".egg", ".zip", ".pyz"):
+        if path not in sys.path:
+            sys.path.insert(0, path)
+        with zipfile.ZipFile(path) as archive:
+            tops = {entry.split("/")[0] for entry in archive.namelist() if entry.endswith(".py")}
+        names = [top.removesuffix(".py") for top in sorted(tops) if top.removesuffix(".py").isidentifier()]
+    modules = []
+    importlib.invalidate_caches()
+    for module_name in names:
+        known = sys.modules.get(module_name)
+        modules.append(importlib.reload(known) if known is not None else importlib.import_module(module_name))
+    return modules
+
+
+class UploadFile(WorkerPlugin):
+    """Carries a file to all workers."""
+
+    name = "upload_file"
+
+    def __init__(self, filepath: str, load: bool = True) -> None:
+        self.filename = os.path.basename(filepath)
+        self.load = load
+        with open(filepath, "rb") as f:
+            self.data = f.read()
+        self.name = f"{type(self).__name__}-{self.filename}"
+
+    async def setup(self, worker: Any) -> None:
+        reply = await worker.upload_file(filename=self.filename, data=self.data, load=self.load)
+        if len(self.data) != reply["nbytes"]:
+            raise RuntimeError(f"{self.filename} arrived with {reply['nbytes']} of {len(self.data)} bytes")
+
+
+class SchedulerUploadFile(SchedulerPlugin):
+    """Carries a file to the scheduler."""
+
+    name = "upload_file"
+
+    def __init__(self, filepath: str, load: bool = True) -> None:
+        self.filename = os.path.basename(filepath)
+        self.load = load
+        with open(filepath, "rb") as f:
+            self.data = f.read()
+        self.name = f"{type(self).__name__}-{self.filename}"
+
+    async def start(self, scheduler: Any) -> None:
+        await scheduler.upload_file(filename=self.filename, data=self.data, load=self.load)
+
+
+for _cls in (SchedulerPlugin, WorkerPlugin, NannyPlugin, UploadFile, SchedulerUploadFile):
+    _cls.__module__ = "distributed.diagnostics.plugin"
+del _cls

@@ -1,0 +1,14 @@
+"""The worker: a shell (`worker.py`) around a pure machine (`distributed.worker_state_machine`), and what tasks can ask of it.
+
+Reading order: `worker` (life, driving the machine), `threads`, `execution`, `inbox`, `outbox`, `requests`.
+"""
+
+from __future__ import annotations
+
+from distributed.exceptions import Reschedule
+from distributed.worker.tasks import get_client, get_worker, rejoin, secede, thread_state
+from distributed.worker.worker import Worker, logger
+
+Worker.__module__ = "distributed.worker"
+
+__all__ = ["Reschedule", "Worker", "get_client", "get_worker", "logger", "rejoin", "secede", "thread_state"]

@@ -1,0 +1,243 @@
+"""Requests that a worker answers, and the transfers that it makes: serving and fetching data, running functions, plugins, facts."""
+
+from __future__ import annotations
+
+import logging
+import time as time_module
+import uuid
+from collections.abc import Collection
+from typing import Any
+
+import dask.config
+
+from distributed.comm import Comm, get_address_host
+from distributed.core import ConnectionPool, Status, error_message, maybe_await
+from distributed.plugins import install_upload
+from distributed.protocol import Serialized, merge_and_deserialize, pickle, to_serialize
+from distributed.requests import LogBuffer, run_user_function
+from distributed.sizeof import safe_sizeof
+from distributed.utils_comm import gather_from_workers, get_data_from_worker
+from distributed.versions import get_versions
+from distributed.worker.execution import failed, frames_of_thread
+from distributed.worker.inbox import Inbox
+from distributed.worker_state_machine import events as ev
+
+logger = logging.getLogger("distributed.worker")
+
+Key = Any
+
+
+class RequestHandlers(Inbox):
+    """Handlers of requests, and fetching from peers."""
+
+    data: Any
+    plugins: dict[str, Any]
+    local_directory: str
+    scheduler_address: str
+    _peer_pool: ConnectionPool | None = None
+    outgoing_now = 0
+    outgoing_count = 0
+    incoming_count = 0
+    log_buffer: LogBuffer | None = None
+
+    def request_handlers(self) -> dict[str, Any]:
+        """op -> handler."""
+        return {
+            "get_data": self.get_data,
+            "update_data": self.update_data,
+            "gather": self.gather,
+            "free_keys": self.on_free_keys,
+            "run": self.run,
+            "run_coroutine": self.run,
+            "keys": self.keys,
+            "ping": self.ping,
+            "upload_file": self.upload_file,
+            "call_stack": self.get_call_stack,
+            "get_logs": self.get_logs,
+            "versions": self.versions,
+            "plugin-add": self.plugin_add,
+            "plugin-remove": self.plugin_remove,
+            "get_story": self.get_story,
+            "terminate": self.terminate,
+        }
+
+    # --- serving data --------------------------------------------------------------------------------------
+
+    async def get_data(
+        self, comm: Comm, keys: Collection[Key], who: str | None = None, serializers: Any = None
+    ) -> Status:
+        """Serve values to a peer, or tell it to come back later."""
+        limit = int(dask.config.get("distributed.worker.connections.incoming"))
+        if self.status == Status.paused:
+            limit = 1
+        elif who is not None and get_address_host(who) == get_address_host(self.address):
+            # what stays on this machine costs less
+            limit *= 2
+        if who is not None and self.outgoing_now >= limit:
+            await comm.write({"status": "busy"})
+            return Status.dont_reply
+        self.outgoing_now += 1
+        self.outgoing_count += 1
+        try:
+            data = self.data
+            found = {key: to_serialize(data[key]) for key in keys if key in data}
+            await comm.write({"status": "OK", "data": found}, serializers=serializers)
+            # values are not kept alive while the peer unpickles them
+            del found
+            reply = await comm.read()
+            if reply != "OK":
+                raise ValueError(f"expected the acknowledgement 'OK' from {comm.peer_address}, got {reply!r}")
+        finally:
+            self.outgoing_now -= 1
+        return Status.dont_reply
+
+    def update_data(self, data: dict[Key, Any], stimulus_id: str | None = None) -> dict[str, Any]:
+        """Store values that somebody sends; whoever sends them tells the scheduler."""
+        nbytes = {}
+        for key, value in data.items():
+            self.data[key] = value
+            nbytes[key] = safe_sizeof(value)
+        self.deliver(ev.DataStored(nbytes))
+        return {"status": "OK", "nbytes": nbytes}
+
+    async def gather(self, who_has: dict[Key, Collection[str]]) -> dict[str, Any]:
+        """Fetch values from peers and store them; the caller tells the scheduler."""
+        wanted = {key: [w for w in workers if w != self.address] for key, workers in who_has.items() if key not in self.data}
+        gathered = await gather_from_workers(wanted, self.peer_pool, who=self.address)
+        missing = list(gathered.missing)
+        values = {}
+        for key, payload in gathered.data.items():
+            try:
+                values[key] = self._decode(payload)
+            except Exception:  # user code in unpickling
+                logger.debug("Cannot unpickle %r", key, exc_info=True)
+                missing.append(key)
+        if values:
+            self.update_data(values)
+        return {"status": "partial-fail", "keys": missing} if missing else {"status": "OK"}
+
+    # --- fetching data -------------------------------------------------------------------------------------
+
+    @property
+    def peer_pool(self) -> ConnectionPool:
+        """Connections to peers. Values arrive serialised: one that cannot be unpickled must not lose the others."""
+        if self._peer_pool is None:
+            self._peer_pool = ConnectionPool(deserialize=False, connection_args=self.connection_args, timeout=self.timeout)
+        return self._peer_pool
+
+    @staticmethod
+    def _decode(payload: Any) -> Any:
+        if isinstance(payload, Serialized):
+            return merge_and_deserialize(payload.header, payload.frames)
+        return payload.data
+
+    async def fetch(self, worker: str, keys: Collection[Key]) -> ev.GatherDone:
+        """Fetch values from one peer and store them; the outcome as an event."""
+        self.incoming_count += 1
+        try:
+            reply = await get_data_from_worker(self.peer_pool, worker, keys, who=self.address)
+        except OSError as exc:
+            logger.debug("Cannot fetch data from %s: %s", worker, exc)
+            return ev.GatherDone(worker, keys, "failed", {}, {})
+        if reply["status"] == "busy":
+            return ev.GatherDone(worker, keys, "busy", {}, {})
+        nbytes: dict[Key, int] = {}
+        undecodable: dict[Key, ev.ExecutionFailed] = {}
+        for key, payload in reply["data"].items():
+            try:
+                value = self._decode(payload)
+            except Exception as exc:  # user code in unpickling
+                now = time_module.time()
+                undecodable[key] = failed(key, -1, exc, now, now)
+                continue
+            self.data[key] = value
+            nbytes[key] = safe_sizeof(value)
+        return ev.GatherDone(worker, keys, "ok", nbytes, undecodable)
+
+    # --- running functions ---------------------------------------------------------------------------------
+
+    async def run(self, function: bytes, args: Any = (), kwargs: Any = None, wait: bool = True) -> Any:
+        """Run a function here, on the event loop."""
+        return await run_user_function(self, "dask_worker", function, args, kwargs, wait)
+
+    def upload_file(self, filename: str, data: Any, load: bool = True) -> dict[str, Any]:
+        """Store a file where modules are imported from, and import it."""
+        content = data.encode() if isinstance(data, str) else bytes(data)
+        try:
+            install_upload(self.local_directory, filename, content, load)
+        except Exception as exc:  # user code in the module
+            logger.exception("The uploaded file %s cannot be imported", filename)
+            raise type(exc)(f"{exc} (while importing the uploaded file {filename!r})") from exc
+        return {"status": "OK", "nbytes": len(content)}
+
+    async def plugin_add(self, plugin: Any, name: str | None = None) -> dict[str, Any]:
+        """Set a plugin up; one of the same name is replaced."""
+        try:
+            if isinstance(plugin, (bytes, bytearray, memoryview)):
+                plugin = pickle.loads(plugin)
+            name = name or getattr(plugin, "name", None) or f"{type(plugin).__name__}-{uuid.uuid4()}"
+            if name in self.plugins:
+                await self.plugin_remove(name)
+            self.plugins[name] = plugin
+            self._observe_plugins()
+            if hasattr(plugin, "setup"):
+                await maybe_await(plugin.setup(worker=self))
+        except Exception as exc:  # user code
+            logger.exception("Worker plugin %s failed to set up", name)
+            return dict(error_message(exc))
+        return {"status": "OK"}
+
+    async def plugin_remove(self, name: str) -> dict[str, Any]:
+        """Tear a plugin down."""
+        plugin = self.plugins.pop(name, None)
+        self._observe_plugins()
+        try:
+            if plugin is not None and hasattr(plugin, "teardown"):
+                await maybe_await(plugin.teardown(worker=self))
+        except Exception as exc:  # user code
+            logger.exception("Worker plugin %s failed to tear down", name)
+            return dict(error_message(exc))
+        return {"status": "OK"}
+
+    def _observe_plugins(self) -> None:
+        def observer(transition: Any) -> Any:
+            def observe(*args: Any) -> None:
+                try:
+                    transition(*args)
+                except Exception:  # a plugin's error must not stop the worker
+                    logger.exception("A worker plugin failed in transition")
+
+            return observe
+
+        self.machine.observers[:] = [
+            observer(plugin.transition) for plugin in self.plugins.values() if hasattr(plugin, "transition")
+        ]
+
+    # --- facts ---------------------------------------------------------------------------------------------
+
+    def keys(self) -> list[Key]:
+        return list(self.data)
+
+    def ping(self) -> bytes:
+        return b"pong"
+
+    def versions(self, packages: Collection[str] | None = None) -> dict[str, Any]:
+        return get_versions(packages)
+
+    def get_logs(self, start: float = 0, n: int | None = None, timestamps: bool = False) -> list[Any]:
+        return self.log_buffer.latest(start, n, timestamps) if self.log_buffer is not None else []
+
+    def get_call_stack(self, keys: Collection[Key] | None = None) -> dict[Key, list[str]]:
+        """Stacks of running tasks."""
+        active = self.threads.active if self.threads is not None else {}
+        return {key: frames_of_thread(ident) for key, (ident, _) in list(active.items()) if keys is None or key in keys}
+
+    def get_story(self, keys_or_stimuli: Collection[Any]) -> list[Any]:
+        return self.machine.story(*keys_or_stimuli)
+
+    async def terminate(
+        self, reason: str = "worker-terminate", timeout: float | None = None, executor_wait: bool = True, nanny: bool = True
+    ) -> str:
+        """Stop; answers first."""
+        self.on_close(reason=reason, timeout=timeout, executor_wait=executor_wait, nanny=nanny)
+        return "OK"
