@@ -32,6 +32,7 @@ class Inbox(Server):
         """op -> handler of messages from clients."""
         return {
             "graph-table": self.on_graph_table,
+            "functions": self.on_functions,
             "forget-functions": self.on_forget_functions,
             "update-graph": self.on_update_graph,
             "client-desires-keys": self.on_client_desires_keys,
@@ -68,7 +69,6 @@ class Inbox(Server):
         client: str,
         intake: int,
         begin: dict[str, Any] | None,
-        functions: Collection[Any],
         rows: Collection[Any],
         wants: Any,
         commit: Collection[Key] | None,
@@ -87,8 +87,6 @@ class Inbox(Server):
                         begin["stimulus_id"],
                     )
                 )
-            if functions:
-                deliver(ev.FunctionsDefined(client, functions))  # type: ignore[arg-type]
             if rows:
                 deliver(ev.GraphRowsAdded(client, intake, rows, wants, commit is not None))  # type: ignore[arg-type]
                 self.graph_added(client, rows)
@@ -102,6 +100,9 @@ class Inbox(Server):
 
     def graph_added(self, client: str, rows: Collection[Any]) -> None:
         """For plugins; does nothing here."""
+
+    def on_functions(self, client: str, items: Collection[Any]) -> None:
+        self.deliver(ev.FunctionsDefined(client, items))  # type: ignore[arg-type]
 
     def on_forget_functions(self, client: str, ids: Collection[int]) -> None:
         self.deliver(ev.FunctionsForgotten(client, ids))

@@ -1,0 +1,362 @@
+"""`ClientBase`: the connection to the scheduler, the states of futures, and the way of messages from any thread into the stream.
+
+User threads append to one queue and wake the loop once per burst; the loop moves the queue into the stream, in order. A release therefore
+always follows every message that wanted the key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import uuid
+import warnings
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import dask.config
+
+from distributed.batched import Stream
+from distributed.client.errors import ClosedClientError
+from distributed.client.future import Future, FutureState
+from distributed.comm import Comm, CommClosedError, connect
+from distributed.comm.handshake import GRAPH_TABLE
+from distributed.core import ConnectionPool, PooledRPCCall
+from distributed.metrics import monotonic
+from distributed.objects import SchedulerInfo
+from distributed.protocol import pickle
+from distributed.utils import LoopRunner, SyncMethodMixin, parse_timedelta
+from distributed.versions import get_versions
+
+logger = logging.getLogger("distributed.client")
+
+Key = Any
+
+
+class _Release:
+    """In the queue of messages: one reference to a key was dropped."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+
+
+class ClientBase(SyncMethodMixin):
+    """Connection and future states."""
+
+    id: str
+    status: str
+    rpc: ConnectionPool
+    scheduler: PooledRPCCall
+
+    def _init_base(self, loop_runner: LoopRunner, timeout: float, connection_args: dict[str, Any]) -> None:
+        self._loop_runner = loop_runner
+        self._timeout = timeout
+        self.connection_args = connection_args
+        #: key -> state, for keys with living futures
+        self.futures: dict[Key, FutureState] = {}
+        self._lock = threading.RLock()
+        self._outgoing: deque[Any] = deque()
+        self._woken = False
+        self.scheduler_comm: Stream | None = None
+        self._tables = False
+        self._handle_task: asyncio.Task[None] | None = None
+        self._background: set[asyncio.Task[Any]] = set()
+        self._scheduler_identity = SchedulerInfo({})
+        self._event_handlers: dict[str, Any] = {"print": _forwarded_print, "warn": _forwarded_warning}
+        self._callback_executor: ThreadPoolExecutor | None = None
+        self.generation = 0
+        self._heartbeat_s = parse_timedelta(dask.config.get("distributed.client.heartbeat"), "ms")
+        self._handlers: dict[str, Callable[..., Any]] = {
+            "keys-in-memory": self._on_keys_in_memory,
+            "key-in-memory": self._on_key_in_memory,
+            "task-erred": self._on_task_erred,
+            "lost-data": self._on_lost_data,
+            "task-retried": self._on_task_retried,
+            "cancelled-keys": self._on_cancelled_keys,
+            "adjust-heartbeat-interval": self._on_adjust_heartbeat,
+            "restart": self._on_restart,
+            "event": self._on_event,
+            "error": self._on_error,
+        }
+
+    # --- references ----------------------------------------------------------------------------------------
+
+    def _hold(self, key: Key, state: FutureState | None = None) -> FutureState:
+        """One more future refers to a key. A key that is new here is wanted from the scheduler. From any thread."""
+        with self._lock:
+            known = self.futures.get(key)
+            if known is None:
+                known = self.futures[key] = state if state is not None else FutureState()
+                if state is None:
+                    self._post({"op": "client-desires-keys", "keys": [key], "client": self.id})
+            known.refs += 1
+            return known
+
+    def _let_go(self, key: Key) -> None:
+        """One future less refers to a key. From any thread, also from the garbage collector."""
+        if self.status not in ("closed", "closing"):
+            self._post(_Release(key))
+
+    def _post(self, item: Any) -> None:
+        """Queue a message for the scheduler; from any thread."""
+        self._outgoing.append(item)
+        if not self._woken:
+            self._woken = True
+            try:
+                self._asyncio_loop.call_soon_threadsafe(self._move_outgoing)
+            except RuntimeError:
+                if not self._asyncio_loop.is_closed():
+                    raise
+
+    @property
+    def _asyncio_loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop_runner.loop.asyncio_loop  # type: ignore[no-any-return]
+
+    def _move_outgoing(self) -> None:
+        """On the loop: give queued messages to the stream."""
+        # cleared first: what is appended from now on wakes the loop again
+        self._woken = False
+        outgoing, stream = self._outgoing, self.scheduler_comm
+        if stream is None:
+            return
+        released: list[Key] = []
+        futures = self.futures
+        while outgoing:
+            item = outgoing.popleft()
+            if type(item) is _Release:
+                key = item.key
+                with self._lock:
+                    state = futures.get(key)
+                    if state is None:
+                        continue
+                    state.refs -= 1
+                    if state.refs <= 0:
+                        del futures[key]
+                        released.append(key)
+                continue
+            if released:
+                self._send_release(stream, released)
+                released = []
+            self._send(stream, item)
+        if released:
+            self._send_release(stream, released)
+
+    def _send_release(self, stream: Stream, keys: list[Key]) -> None:
+        self._send(
+            stream,
+            {"op": "client-releases-keys", "keys": keys, "client": self.id, "stimulus_id": f"client-releases-keys-{monotonic()}"},
+        )
+
+    def _send(self, stream: Stream, msg: dict[str, Any]) -> None:
+        try:
+            stream.send(msg)
+        except CommClosedError:
+            # the reading side reports the loss, and cancels what this was about
+            logger.debug("Not sent, the scheduler is gone: %s", msg.get("op"))
+
+    def _send_to_scheduler(self, msg: dict[str, Any]) -> None:
+        """Queue a message. ClosedClientError if the client is closed. From any thread."""
+        if self.status not in ("running", "closing", "connecting", "newly-created"):
+            raise ClosedClientError(f"Client is {self.status}. Can't send {msg['op']} message.")
+        self._post(msg)
+
+    # --- waiting -------------------------------------------------------------------------------------------
+
+    async def _wait_for_states(self, states: Collection[FutureState], first: bool = False) -> None:
+        """On the loop: until all states (or the first) are done."""
+        pending = [state for state in states if not state.done]
+        if not pending or (first and len(pending) < len(states)):
+            return
+        done = asyncio.get_running_loop().create_future()
+        left = 1 if first else len(pending)
+
+        def settled() -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0 and not done.done():
+                done.set_result(None)
+
+        for state in pending:
+            state.wait(settled)
+        await done
+
+    def _when_done(self, future: Future, fn: Callable[[Future], Any]) -> None:
+        """Call ``fn(future)`` on the loop as soon as it is done; from any thread."""
+        state = future._bound()
+
+        def arrange() -> None:
+            if state.done:
+                fn(future)
+            else:
+                state.wait(lambda: fn(future))
+
+        self._asyncio_loop.call_soon_threadsafe(arrange)
+
+    def _add_done_callback(self, future: Future, fn: Callable[[Future], Any]) -> None:
+        if self._callback_executor is None:
+            self._callback_executor = ThreadPoolExecutor(1, thread_name_prefix="Dask-Callback-Thread")
+        executor = self._callback_executor
+
+        def run(done: Future) -> None:
+            try:
+                fn(done)
+            except Exception:  # user code, and nobody to tell
+                logger.exception("The callback %r of %r failed", fn, done)
+
+        self._when_done(future, lambda done: executor.submit(run, done))
+
+    # --- the stream ----------------------------------------------------------------------------------------
+
+    async def _connect_stream(self, address: str, timeout: float) -> None:
+        """Register with the scheduler and follow its stream."""
+        comm = await connect(address, timeout, **self.connection_args)
+        comm.name = "Client->Scheduler"
+        await comm.write({"op": "register-client", "client": self.id, "reply": False, "versions": get_versions()})
+        try:
+            msgs = await comm.read()
+        except CommClosedError as exc:
+            raise OSError(f"the scheduler {address} closed the connection during registration: {exc}") from exc
+        if len(msgs) != 1 or msgs[0].get("op") != "stream-start":
+            raise OSError(f"{address} is not a scheduler: it answered {msgs!r:.200}")
+        if msgs[0].get("error"):
+            raise ImportError(msgs[0]["error"])
+        if msgs[0].get("warning"):
+            self._warn_versions(msgs[0]["warning"])
+        self._tables = GRAPH_TABLE in comm.extensions
+        stream = Stream()
+        stream.start(comm)
+        self.scheduler_comm = stream
+        self._handle_task = asyncio.ensure_future(self._follow_stream(comm, address))
+
+    def _warn_versions(self, text: str) -> None:
+        raise NotImplementedError
+
+    async def _follow_stream(self, comm: Comm, address: str) -> None:
+        handlers = self._handlers
+        while True:
+            try:
+                msgs = await comm.read()
+            except CommClosedError:
+                break
+            for msg in msgs if type(msgs) is not dict else (msgs,):
+                op = msg.pop("op", None)
+                if op in ("close", "stream-closed"):
+                    await self._scheduler_said_goodbye()
+                    return
+                handler = handlers.get(op)
+                if handler is None:
+                    logger.debug("Ignored message of the scheduler: %r", op)
+                    continue
+                try:
+                    result = handler(**msg)
+                    if result is not None and asyncio.iscoroutine(result):
+                        await result
+                except Exception:  # an odd message must not cost the others
+                    logger.exception("Failed to handle %r from the scheduler", op)
+        if self.status == "running":
+            await self._connection_lost(address)
+
+    async def _scheduler_said_goodbye(self) -> None:
+        raise NotImplementedError
+
+    async def _connection_lost(self, address: str) -> None:
+        raise NotImplementedError
+
+    def _cancel_all(self, reason: str) -> None:
+        for state in list(self.futures.values()):
+            state.cancel(reason)
+
+    # --- messages of the scheduler -------------------------------------------------------------------------
+
+    def _on_keys_in_memory(self, keys: Iterable[Key], type: bytes | None = None) -> None:
+        futures = self.futures
+        for key in keys:
+            state = futures.get(key)
+            if state is not None:
+                state.finish(type)
+
+    def _on_key_in_memory(self, key: Key, type: bytes | None = None, workers: Any = None) -> None:
+        state = self.futures.get(key)
+        if state is not None:
+            state.finish(type)
+
+    def _on_task_erred(self, key: Key, exception: Any = None, traceback: Any = None) -> None:
+        state = self.futures.get(key)
+        if state is not None:
+            state.err(exception, traceback)
+
+    def _on_lost_data(self, key: Key) -> None:
+        state = self.futures.get(key)
+        if state is not None:
+            state.lose()
+
+    def _on_task_retried(self, key: Key) -> None:
+        state = self.futures.get(key)
+        if state is not None:
+            state.retry()
+
+    def _on_cancelled_keys(self, keys: Iterable[Key], reason: str | None = None, msg: str | None = None) -> None:
+        for key in keys:
+            state = self.futures.get(key)
+            if state is not None:
+                state.cancel(reason, msg)
+
+    def _on_adjust_heartbeat(self, interval: float) -> None:
+        self._heartbeat_s = interval
+
+    def _on_restart(self) -> None:
+        logger.info("Receive restart signal from scheduler")
+        self._cancel_all("scheduler-restart")
+        with self._lock:
+            self.futures.clear()
+        self.generation += 1
+
+    def _on_event(self, topic: str, event: Any) -> Any:
+        handler = self._event_handlers.get(topic)
+        if handler is None:
+            self._post({"op": "unsubscribe-topic", "topic": topic, "client": self.id})
+            return None
+        return handler(event)
+
+    def _on_error(self, exception: Any = None) -> None:
+        logger.warning("Scheduler exception: %r", exception)
+
+    async def _heartbeats(self) -> None:
+        while self.status in ("running", "connecting"):
+            await asyncio.sleep(self._heartbeat_s)
+            if self.status == "running":
+                self._post({"op": "heartbeat-client"})
+
+    def _spawn(self, coro: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.ensure_future(coro)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    async def _fetch(self, keys: list[Key], direct: bool | None = None) -> dict[Key, Any]:
+        raise NotImplementedError
+
+
+def _forwarded_print(event: Any) -> None:
+    _, msg = event
+    if not isinstance(msg, dict) or "args" not in msg:
+        return
+    file = {1: sys.stdout, 2: sys.stderr}.get(msg.get("file", 1), sys.stdout)
+    print(*msg["args"], sep=msg.get("sep", " "), end=msg.get("end", "\n"), file=file, flush=bool(msg.get("flush")))  # noqa: T201
+
+
+def _forwarded_warning(event: Any) -> None:
+    _, msg = event
+    if isinstance(msg, dict) and "message" in msg:
+        category = msg.get("category")
+        warnings.warn(pickle.loads(msg["message"]), pickle.loads(category) if category else UserWarning, stacklevel=2)
+
+
+def new_id(name: str | None) -> str:
+    """Id of a client."""
+    return f"Client-{name}-{uuid.uuid1()}" if name else f"Client-{uuid.uuid1()}"

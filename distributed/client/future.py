@@ -1,0 +1,307 @@
+"""`Future`, and the state that all futures of one key on one client share.
+
+States change on the client's loop only; they are read from any thread. A future holds a reference to its key while it lives; the last one that goes
+lets the scheduler forget the result.
+"""
+
+from __future__ import annotations
+
+import html
+import itertools
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import Any
+
+from dask._task_spec import TaskRef
+
+from distributed.client.errors import FutureCancelledError
+from distributed.core import clean_exception
+from distributed.protocol import pickle
+
+Key = Any
+
+_ids = itertools.count()
+
+
+class FutureState:
+    """What is known of one key."""
+
+    __slots__ = ("_type", "exception", "msg", "reason", "refs", "status", "traceback", "type_pickle", "waiters")
+
+    def __init__(self) -> None:
+        #: pending, finished, error, cancelled or lost
+        self.status = "pending"
+        #: futures that refer to the key
+        self.refs = 0
+        self.type_pickle: bytes | None = None
+        self._type: type | None = None
+        #: as it came: pickled, inside a payload or not
+        self.exception: Any = None
+        self.traceback: Any = None
+        self.reason: str | None = None
+        self.msg: str | None = None
+        #: called once, on the loop, when the state is no longer pending
+        self.waiters: list[Callable[[], None]] | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.status not in ("pending", "lost")
+
+    def _settle(self) -> None:
+        waiters, self.waiters = self.waiters, None
+        if waiters:
+            for waiter in waiters:
+                waiter()
+
+    def wait(self, waiter: Callable[[], None]) -> None:
+        """Call something when the state is no longer pending; on the loop."""
+        if self.waiters is None:
+            self.waiters = []
+        self.waiters.append(waiter)
+
+    def finish(self, type_pickle: bytes | None) -> None:
+        self.status = "finished"
+        if type_pickle:
+            self.type_pickle = type_pickle
+        if self.waiters:
+            self._settle()
+
+    def lose(self) -> None:
+        """The data is gone; it is being computed again."""
+        self.status = "lost"
+
+    def retry(self) -> None:
+        self.status = "pending"
+        self.exception = self.traceback = None
+
+    def err(self, exception: Any, traceback: Any) -> None:
+        self.status = "error"
+        self.exception = exception
+        self.traceback = traceback
+        self._settle()
+
+    def cancel(self, reason: str | None = None, msg: str | None = None) -> None:
+        if self.status == "cancelled":
+            return
+        self.status = "cancelled"
+        self.reason = reason
+        self.msg = msg
+        self._settle()
+
+    @property
+    def type(self) -> type | None:
+        """Type of the result, if it is known and can be unpickled here."""
+        if self._type is None and self.type_pickle:
+            try:
+                loaded = pickle.loads(self.type_pickle)
+            except Exception:  # a type that does not exist here; nothing depends on it
+                loaded = None
+            self.type_pickle = None
+            self._type = loaded
+        return self._type
+
+    def error(self) -> tuple[BaseException, TracebackType | None]:
+        """Exception and traceback of a failed task."""
+        _, exc, tb = clean_exception(self.exception, self.traceback)
+        return exc, tb
+
+
+class Future(TaskRef):
+    """A result that is, or will be, on the cluster.
+
+    Made by `Client.submit`, `Client.map`, `Client.scatter`, `Client.compute`; do not make one by hand. Safe to use from any thread.
+    Can be an argument of further tasks, also inside lists, tuples, sets and dicts, and can be pickled: it binds to the client that is
+    current where it is unpickled.
+    """
+
+    def __init__(self, key: Key, client: Any = None, state: FutureState | None = None, _id: Any = None) -> None:
+        self.key = key
+        self._id = next(_ids) if _id is None else _id
+        self._client: Any = None
+        self._state: FutureState | None = None
+        self._cleared = False
+        self._input_client = client
+        if client is None:
+            client = _find_client()
+        if client is not None:
+            self.bind_client(client, state)
+
+    def bind_client(self, client: Any, state: FutureState | None = None) -> None:
+        """Belong to a client; done by itself where there is one."""
+        self._client = client
+        self._state = client._hold(self.key, state)
+
+    def _bound(self) -> FutureState:
+        if self._state is None:
+            client = _find_client()
+            if client is None:
+                raise RuntimeError(
+                    f"{self!r} is not bound to a client: there was none where it was unpickled. Create a Client, or call bind_client"
+                )
+            self.bind_client(client)
+        assert self._state is not None, "binding sets the state"
+        return self._state
+
+    @property
+    def client(self) -> Any:
+        """The client that it belongs to."""
+        self._bound()
+        return self._client
+
+    @property
+    def executor(self) -> Any:
+        """Same as `client`."""
+        return self.client
+
+    @property
+    def status(self) -> str | None:
+        """pending, finished, error, cancelled or lost; None if there is no client."""
+        return None if self._state is None else self._state.status
+
+    @property
+    def type(self) -> type | None:
+        """Type of the result, once it is finished."""
+        return None if self._state is None else self._state.type
+
+    def done(self) -> bool:
+        """Whether it is finished, failed or cancelled."""
+        return self._bound().done
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled."""
+        return self._bound().status == "cancelled"
+
+    def result(self, timeout: Any = None) -> Any:
+        """Wait for the result and fetch it.
+
+        Raises
+        ------
+        Exception
+            What the task raised.
+        FutureCancelledError
+            It was cancelled.
+        TimeoutError
+            `timeout` (seconds or duration string) has passed.
+        """
+        self._bound()
+        return self.client.sync(self._result, callback_timeout=timeout)
+
+    async def _result(self, raiseit: bool = True) -> Any:
+        state = self._bound()
+        client = self._client
+        while True:
+            if not state.done:
+                await client._wait_for_states([state])
+            if state.status == "error":
+                exc, tb = state.error()
+                if raiseit:
+                    raise exc.with_traceback(tb)
+                return exc
+            if state.status == "cancelled":
+                error = FutureCancelledError(self.key, state.reason, state.msg)
+                if raiseit:
+                    raise error
+                return error
+            values = await client._fetch([self.key])
+            if self.key in values:
+                return values[self.key]
+
+    async def _exception(self) -> BaseException | None:
+        state = self._bound()
+        if not state.done:
+            await self._client._wait_for_states([state])
+        if state.status == "error":
+            return state.error()[0]
+        if state.status == "cancelled":
+            raise FutureCancelledError(self.key, state.reason, state.msg)
+        return None
+
+    def exception(self, timeout: Any = None) -> Any:
+        """Wait; the exception that the task raised, or None. Raises if it was cancelled."""
+        self._bound()
+        return self.client.sync(self._exception, callback_timeout=timeout)
+
+    async def _traceback(self) -> TracebackType | None:
+        await self._exception()
+        state = self._bound()
+        return state.error()[1] if state.status == "error" else None
+
+    def traceback(self, timeout: Any = None) -> Any:
+        """Wait; the traceback of the exception, or None."""
+        self._bound()
+        return self.client.sync(self._traceback, callback_timeout=timeout)
+
+    def add_done_callback(self, fn: Callable[[Future], Any]) -> None:
+        """Call ``fn(future)`` when it is done, in a thread that serves callbacks only."""
+        self._bound()
+        client = self._client
+        client._add_done_callback(self, fn)
+
+    def cancel(self, reason: str | None = None, msg: str | None = None, **kwargs: Any) -> Any:
+        """Cancel the task; results that depend on it are cancelled too."""
+        return self.client.cancel([self], reason=reason, msg=msg, **kwargs)
+
+    def retry(self, **kwargs: Any) -> Any:
+        """Run a failed task again."""
+        return self.client.retry([self], **kwargs)
+
+    def release(self) -> None:
+        """Let go of the result; happens by itself when the future is garbage collected."""
+        if not self._cleared and self._state is not None:
+            self._cleared = True
+            client = self._client
+            if client is not None:
+                client._let_go(self.key)
+
+    def __del__(self) -> None:
+        try:
+            self.release()
+        except AttributeError:
+            pass  # the constructor failed, or the interpreter ends
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> Any:
+        return await self._result()
+
+    def __hash__(self) -> int:
+        return hash(self._id)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __reduce__(self) -> Any:
+        return (Future, (self.key,))
+
+    def __dask_tokenize__(self) -> Any:
+        return (type(self).__name__, self.key, self._id)
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        typ = self.type
+        if typ is not None:
+            return f"<Future: {self.status}, type: {typ.__module__}.{typ.__qualname__}, key: {self.key}>".replace("builtins.", "")
+        return f"<Future: {self.status}, key: {self.key}>"
+
+    def _repr_html_(self) -> str:
+        return f"<b>Future: {html.escape(str(self.key))}</b> <span>status: {html.escape(str(self.status))}, type: {html.escape(str(self.type))}</span>"
+
+
+#: set by `client.client`: finds the client that futures bind to
+_client_finders: list[Callable[[], Any]] = []
+
+
+def _find_client() -> Any:
+    for finder in _client_finders:
+        client = finder()
+        if client is not None:
+            return client
+    return None
+
+
+
+
+Future.__module__ = "distributed.client"
