@@ -47,8 +47,7 @@ class Cluster(SyncMethodMixin):
     """
 
     _supports_scaling: ClassVar[bool] = True
-    #: keys of ``_cluster_info`` that are kept on the scheduler
-    _cluster_class_name: str = "cluster"
+    _cluster_class_name: str = ""
 
     def __init__(
         self,
@@ -325,7 +324,7 @@ class Cluster(SyncMethodMixin):
     def __repr__(self) -> str:
         workers = self.scheduler_info.get("workers", {})
         text = (
-            f"{self._cluster_class_name}({self.name}, {self.scheduler_address!r}, workers={len(workers)}, "
+            f"{self._cluster_class_name or type(self).__name__}({self.name}, {self.scheduler_address!r}, workers={len(workers)}, "
             f"threads={sum(w['nthreads'] for w in workers.values())}"
         )
         limits = [w["memory_limit"] for w in workers.values()]
