@@ -273,8 +273,15 @@ class ClientBase(SyncMethodMixin):
 
     # --- messages of the scheduler -------------------------------------------------------------------------
 
-    def _on_keys_in_memory(self, keys: Iterable[Key], type: bytes | None = None) -> None:
+    def _on_keys_in_memory(self, keys: Iterable[Key], type: bytes | None, values: Iterable[Any] | None) -> None:
         futures = self.futures
+        if values is not None:
+            for key, value in zip(keys, values, strict=True):
+                state = futures.get(key)
+                if state is not None:
+                    state.inline = (value,)
+                    state.finish(type)
+            return
         for key in keys:
             state = futures.get(key)
             if state is not None:

@@ -76,7 +76,9 @@ class DataMethods(ClientBase):
             for key, future in by_key.items():
                 state = future._bound()
                 if state.status == "finished":
-                    if key not in results:
+                    if state.inline is not None:
+                        results[key] = state.inline[0]
+                    elif key not in results:
                         wanted.append(key)
                 elif errors == "skip":
                     results[key] = _SKIP

@@ -26,7 +26,7 @@ _ids = itertools.count()
 class FutureState:
     """What is known of one key."""
 
-    __slots__ = ("_type", "exception", "msg", "reason", "refs", "status", "traceback", "type_pickle", "waiters")
+    __slots__ = ("_type", "exception", "inline", "msg", "reason", "refs", "status", "traceback", "type_pickle", "waiters")
 
     def __init__(self) -> None:
         #: pending, finished, error, cancelled or lost
@@ -40,6 +40,8 @@ class FutureState:
         self.traceback: Any = None
         self.reason: str | None = None
         self.msg: str | None = None
+        #: a very small value itself, in a tuple, if it came with the news that it exists
+        self.inline: tuple[Any] | None = None
         #: called once, on the loop, when the state is no longer pending
         self.waiters: list[Callable[[], None]] | None = None
 
@@ -72,6 +74,7 @@ class FutureState:
 
     def retry(self) -> None:
         self.status = "pending"
+        self.inline = None
         self.exception = self.traceback = None
 
     def err(self, exception: Any, traceback: Any) -> None:
@@ -202,6 +205,8 @@ class Future(TaskRef):
                 if raiseit:
                     raise error
                 return error
+            if state.inline is not None:
+                return state.inline[0]
             values = await client._fetch([self.key])
             if self.key in values:
                 return values[self.key]

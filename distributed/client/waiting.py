@@ -268,8 +268,17 @@ class _Failure(NamedTuple):
 async def _results_of(futures: list[Future]) -> list[tuple[Future, Any]]:
     """Results of futures that are done, fetched together."""
     client = futures[0]._client
-    finished = [f for f in futures if f.status == "finished"]
-    values = await client._fetch([f.key for f in finished]) if finished else {}
+    values: dict[Any, Any] = {}
+    wanted = []
+    for future in futures:
+        state = future._bound()
+        if state.status == "finished":
+            if state.inline is not None:
+                values[future.key] = state.inline[0]
+            else:
+                wanted.append(future.key)
+    if wanted:
+        values.update(await client._fetch(wanted))
     out: list[tuple[Future, Any]] = []
     for future in futures:
         if future.key in values:

@@ -204,7 +204,7 @@ class DataHandlers(Inbox):
         return {key: tasks[key].state if key in tasks else None for key in keys}
 
     def get_task_prefix_states(self) -> dict[str, dict[str, int]]:
-        wanted = ("memory", "erred", "released", "processing", "waiting")
+        wanted = ("memory", "erred", "released", "processing", "waiting", "queued", "no-worker")
         return {
             name: {state: n for state, n in prefix.states.items() if state in wanted}
             for name, prefix in self.machine.task_prefixes.items()

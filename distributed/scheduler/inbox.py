@@ -215,12 +215,14 @@ class Inbox(Server):
             known[number] = (typename, type_pickle)
         make = ev.TaskFinished
         tasks = []
-        for key, run_id, nbytes, number, thread, start, stop, extra in rows:
+        for key, run_id, nbytes, number, thread, start, stop, extra, inline in rows:
             typename, type_pickle = known[number]
             startstops = metadata = None
             if extra is not None:
                 startstops, metadata = extra.get("startstops"), extra.get("metadata")
-            tasks.append(make(key, run_id, nbytes, typename, type_pickle, thread, start, stop, startstops, metadata))
+            tasks.append(
+                make(key, run_id, nbytes, typename, type_pickle, thread, start, stop, startstops, metadata, inline)
+            )
         self.deliver(ev.TasksFinished(worker, tasks, stimulus_id))
 
     def on_task_finished(

@@ -135,15 +135,18 @@ class Outbox:
 
     @staticmethod
     def _in_memory(peer: Peer, item: ins.ReportInMemory) -> None:
-        _, key, type_pickle = item
+        _, key, type_pickle, inline = item
         if peer.batches:
             buffer = peer.stream.buffer
             if buffer:
                 last = buffer[-1]
-                if last["op"] == "keys-in-memory" and last["type"] == type_pickle:
+                if last["op"] == "keys-in-memory" and last["type"] == type_pickle and (last["values"] is None) == (inline is None):
                     last["keys"].append(key)
+                    if inline is not None:
+                        last["values"].append(inline[0])
                     return
-            peer.send({"op": "keys-in-memory", "type": type_pickle, "keys": [key]})
+            values = None if inline is None else [inline[0]]
+            peer.send({"op": "keys-in-memory", "type": type_pickle, "keys": [key], "values": values})
             return
         msg = {"op": "key-in-memory", "key": key}
         if type_pickle:

@@ -75,6 +75,8 @@ class TaskFinished(NamedTuple):
     stop: float
     startstops: Sequence[Mapping[str, Any]] | None
     metadata: Mapping[str, Any] | None
+    #: a very small value itself, in a tuple: passed on to whoever wants it, not kept
+    inline: tuple[Any] | None = None
 
 
 class TasksFinished(NamedTuple):

@@ -61,6 +61,8 @@ class ReportInMemory(NamedTuple):
     client: str
     key: Key
     type_pickle: bytes | None
+    #: the value itself in a tuple, if it came with the report of the worker
+    inline: tuple[Any] | None = None
 
 
 class ReportErred(NamedTuple):

@@ -286,9 +286,9 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
         ts.type_pickle = finished.type_pickle
         ws.add_replica(ts)
         self.set_state(ts, "memory")
-        self._after_memory(ts)
+        self._after_memory(ts, finished.inline)
 
-    def _after_memory(self, ts: TaskState) -> None:
+    def _after_memory(self, ts: TaskState, inline: tuple[Any] | None = None) -> None:
         """A result exists: start those who waited for it, let go of what it needed, tell those who want it."""
         recommendations = self.recommendations
         if ts.dependencies:
@@ -313,7 +313,7 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
         if ts.who_wants:
             for cs in ts.who_wants:
                 if not cs.pseudo:
-                    self.out.append(ReportInMemory(cs.client_key, ts.key, ts.type_pickle))
+                    self.out.append(ReportInMemory(cs.client_key, ts.key, ts.type_pickle, inline))
             if FIRE_AND_FORGET in self.clients:
                 self.end_fire_and_forget(ts)
         if not ts.who_wants and not ts.waiters:

@@ -24,6 +24,13 @@ Key = Any
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
+#: Values of exactly these types travel with the report that they exist, so nobody has to fetch them: they are smaller than a request.
+_INLINE_SCALARS = frozenset((int, float, bool, type(None)))
+_INLINE_TEXTS = frozenset((str, bytes))
+INLINE_TEXT_MAX = 200
+#: what msgpack carries
+INT_MAX = 2**63
+
 #: type -> its name and its pickle, as reported to the scheduler; few, and types live long
 _type_facts: dict[type, tuple[str, bytes | None]] = {}
 
@@ -138,7 +145,14 @@ class FunctionTable:
 def succeeded(key: Key, run_id: int, value: Any, start: float, stop: float) -> Executed:
     """The report of a value."""
     name, type_pickle = type_facts(type(value))
-    return Executed(key, run_id, safe_sizeof(value), name, type_pickle, threading.get_ident(), start, stop, None, None)
+    typ = type(value)
+    inline = None
+    if typ in _INLINE_SCALARS or (typ in _INLINE_TEXTS and len(value) <= INLINE_TEXT_MAX):
+        if typ is not int or -INT_MAX <= value < INT_MAX:
+            inline = (value,)
+    return Executed(
+        key, run_id, safe_sizeof(value), name, type_pickle, threading.get_ident(), start, stop, None, None, inline
+    )
 
 
 def strip_internal_frames(tb: TracebackType | None) -> TracebackType | None:

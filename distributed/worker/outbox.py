@@ -79,7 +79,7 @@ class Outbox:
             raise AssertionError(f"no message is defined for the instruction {kind.__name__}")
 
     def _task_finished(self, result: Executed, stimulus_id: str) -> None:
-        key, run_id, nbytes, typename, type_pickle, thread, start, stop, startstops, metadata = result
+        key, run_id, nbytes, typename, type_pickle, thread, start, stop, startstops, metadata, inline = result
         shift = self._clock_shift()
         start += shift
         stop += shift
@@ -92,7 +92,7 @@ class Outbox:
             new = number is None
             if number is None:
                 number = self._type_numbers[facts] = len(self._type_numbers)
-            row = (key, run_id, nbytes, number, thread, start, stop, extra)
+            row = (key, run_id, nbytes, number, thread, start, stop, extra, inline)
             buffer = self.stream.buffer
             if buffer and buffer[-1]["op"] == "tasks-finished":
                 buffer[-1]["rows"].append(row)

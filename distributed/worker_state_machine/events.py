@@ -80,6 +80,8 @@ class Executed(NamedTuple):
     stop: float
     startstops: Sequence[Mapping[str, Any]] | None
     metadata: Mapping[str, Any] | None
+    #: the value itself in a tuple, if it is so small that it travels with the report
+    inline: tuple[Any] | None
 
 
 class ExecutionFailed(NamedTuple):

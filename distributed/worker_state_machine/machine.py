@@ -468,7 +468,7 @@ class WorkerMachine:
         """What to report of a value that is here already."""
         result: ev.Executed | None = ts.result
         if result is None:
-            return ev.Executed(ts.key, ts.run_id, ts.nbytes, "object", None, None, self.now, self.now, None, None)
+            return ev.Executed(ts.key, ts.run_id, ts.nbytes, "object", None, None, self.now, self.now, None, None, None)
         return result._replace(run_id=ts.run_id)
 
     def _execution_ended(self, ts: TaskState) -> None:
