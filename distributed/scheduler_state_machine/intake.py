@@ -207,6 +207,10 @@ class IntakeHandlers(MachineCore):
             self._report_done(cs, ts)
         if lost:
             self.out.append(ReportCancelled(cs.client_key, tuple(lost), "lost dependencies", None))
+        for ts in intake.rows:
+            if ts.state == "released" and not ts.who_wants and not ts.dependents:
+                # nobody wants it, and now it is known that nothing needs it
+                self.recommend(ts, "forgotten")
         self.end_intake(cs, intake)
 
     def end_intake(self, cs: ClientState, intake: Intake) -> None:
