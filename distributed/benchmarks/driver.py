@@ -1,42 +1,26 @@
 """The client process of a benchmark: builds and runs workloads on request.
 
 Started as a script by the interpreter of either side. It reads one JSON command per line from standard input and answers with one JSON line:
-``{"do": "build", "workload": ...}``, ``{"do": "run"}``, ``{"do": "cleanup"}``, ``{"do": "quit"}``.
+``{"do": "build", "workload": ...}``, ``{"do": "run"}``, ``{"do": "cleanup"}``, ``{"do": "quit"}``. The controller puts `workloads.py` on the module path of all
+processes of a side, as ``benchmark_workloads``: the package that it lies in may be another side's.
 """
 
 from __future__ import annotations
 
 import gc
-import importlib.util
 import json
 import os
 import sys
 import time
 import traceback
-from pathlib import Path
 from typing import Any
 
-
-def load_workloads() -> Any:
-    """The neighbouring file, by path: the package that it lies in may be another side's."""
-    path = Path(__file__).with_name("workloads.py")
-    spec = importlib.util.spec_from_file_location("benchmark_workloads", path)
-    assert spec is not None and spec.loader is not None, f"{path} lies beside this file"
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["benchmark_workloads"] = module
-    spec.loader.exec_module(module)
-    # functions travel by value: the workers of the other side cannot import this module
-    import cloudpickle
-
-    cloudpickle.register_pickle_by_value(module)
-    return module
+import benchmark_workloads as workloads
+import distributed
 
 
 def main() -> None:
     """Serve commands until ``quit`` or the end of the input."""
-    import distributed
-
-    workloads = load_workloads()
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints must not be taken for an answer
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -100,10 +101,11 @@ class Side:
         scheduler_file = directory / "scheduler.json"
         env = {**os.environ, **config_environment(self.config), "PYTHONUNBUFFERED": "1"}
         foreign = self.python != sys.executable
-        if foreign:
-            env.pop("PYTHONPATH", None)
-        else:
-            env["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
+        modules = directory / "modules"
+        modules.mkdir()
+        shutil.copy(Path(__file__).with_name("workloads.py"), modules / "benchmark_workloads.py")
+        path = [str(modules)] if foreign else [str(modules), str(Path(__file__).resolve().parents[2])]
+        env["PYTHONPATH"] = os.pathsep.join(path)
         # -P: the current directory must not decide which package is imported
         base = [self.python, "-P", "-m"]
         options: dict[str, Any] = {"cwd": directory, "env": env, "stdout": self._log, "stderr": self._log, "stdin": subprocess.DEVNULL}
