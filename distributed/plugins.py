@@ -101,7 +101,10 @@ def install_upload(directory: str, filename: str, data: bytes, load: bool) -> li
     importlib.invalidate_caches()
     for module_name in names:
         known = sys.modules.get(module_name)
-        modules.append(importlib.reload(known) if known is not None else importlib.import_module(module_name))
+        try:
+            modules.append(importlib.reload(known) if known is not None else importlib.import_module(module_name))
+        except Exception as exc:  # whatever the module does
+            raise ImportError(f"the uploaded file {filename!r} cannot be imported: {exc!r}") from exc
     return modules
 
 

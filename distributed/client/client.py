@@ -527,8 +527,6 @@ def wait(fs: Any, timeout: Any = None, return_when: str = "ALL_COMPLETED") -> An
     FuturesCancelledError
         Some are cancelled.
     """
-    if timeout is not None and isinstance(timeout, str):
-        timeout = parse_timedelta(timeout, "s")
     return default_client().sync(_wait, fs, timeout=timeout, return_when=return_when)
 
 

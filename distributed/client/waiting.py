@@ -11,7 +11,7 @@ from numbers import Number
 from typing import Any, NamedTuple
 
 import dask
-from dask.utils import parse_timedelta
+from dask.utils import is_namedtuple_instance, parse_timedelta
 
 from distributed.client.errors import FutureCancelledError, FuturesCancelledError
 from distributed.client.future import Future
@@ -39,7 +39,7 @@ def futures_of(o: Any, client: Any = None) -> list[Future]:
         x = stack.pop()
         if isinstance(x, Future):
             found[x] = None
-        elif type(x) in (tuple, set, list, frozenset):
+        elif type(x) in (tuple, set, list, frozenset) or is_namedtuple_instance(x):
             stack.extend(x)
         elif type(x) is dict:
             stack.extend(x.values())
@@ -60,17 +60,20 @@ def futures_of(o: Any, client: Any = None) -> list[Future]:
 
 
 async def _wait(fs: Any, timeout: Any = None, return_when: str = ALL_COMPLETED) -> DoneAndNotDoneFutures:
-    if timeout is not None and not isinstance(timeout, (Number, str)):
+    try:
+        if timeout is not None and not isinstance(timeout, (Number, str)):
+            raise TypeError
+        seconds = parse_timedelta(timeout, "s")
+    except (TypeError, KeyError, ValueError):
         raise TypeError(
             f"timeout= keyword received a non-numeric value {timeout!r}.\nBeware that wait expects a list of values\n  Bad:  wait(x, y, z)\n  Good: wait([x, y, z])"
-        )
+        ) from None
     if return_when not in (ALL_COMPLETED, FIRST_COMPLETED):
         raise NotImplementedError(f"Only return_when='{ALL_COMPLETED}' and '{FIRST_COMPLETED}' are supported, got {return_when!r}")
     futures = set(futures_of(fs))
     by_client: dict[Any, list[Future]] = defaultdict(list)
     for future in futures:
         by_client[future.client].append(future)
-    seconds = parse_timedelta(timeout, "s")
 
     async def all_done() -> None:
         for client, some in by_client.items():

@@ -145,9 +145,9 @@ class Server:
 
     @property
     def loop(self) -> IOLoop:
-        """The tornado view of the event loop that runs the server."""
+        """The tornado view of the event loop that runs the server. RuntimeError before it is started."""
         if self._loop is None:
-            self._loop = IOLoop.current()
+            raise RuntimeError(f"{self!r} has no loop yet: it has not been started")
         return self._loop
 
     @property
@@ -234,6 +234,8 @@ class Server:
                 raise self._startup_error
             if self.status != Status.init:
                 return self
+            # here, and not when it is first asked for, which may be in a thread of a task
+            self._loop = IOLoop.current()
             try:
                 await asyncio.wait_for(self.start_unsafe(), timeout=self.timeout)
             except asyncio.TimeoutError as exc:

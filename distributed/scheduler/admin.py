@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import tempfile
 from collections.abc import Collection
 from typing import Any
 
@@ -11,6 +12,7 @@ from dask.typing import no_default
 
 from distributed.comm import get_address_host
 from distributed.core import Status, maybe_await
+from distributed.plugins import install_upload
 from distributed.protocol import Serialize, pickle
 from distributed.requests import LogBuffer, run_user_function
 from distributed.scheduler.data import DataHandlers
@@ -31,6 +33,7 @@ class AdminHandlers(DataHandlers):
     worker_plugins: dict[str, bytes]
     nanny_plugins: dict[str, bytes]
     plugins: dict[str, Any]
+    _upload_directory: tempfile.TemporaryDirectory[str] | None = None
 
     def admin_handlers(self) -> dict[str, Any]:
         """op -> handler."""
@@ -341,6 +344,13 @@ class AdminHandlers(DataHandlers):
         del self.nanny_plugins[name]
         with_nanny = [ws.address for ws in self.machine.workers.values() if ws.nanny]
         return await self.broadcast(msg={"op": "plugin_remove", "name": name}, workers=with_nanny, nanny=True)
+
+    async def upload_file(self, filename: str, data: bytes, load: bool = True) -> dict[str, Any]:
+        """Store a file where modules are imported from, and import it."""
+        if self._upload_directory is None:
+            self._upload_directory = tempfile.TemporaryDirectory(prefix="dask-scheduler-")
+        install_upload(self._upload_directory.name, filename, data, load)
+        return {"status": "OK", "nbytes": len(data)}
 
     # --- facts ---------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import itertools
 import json
 import logging
 import os
+import sys
 import time as time_module
 import uuid
 import weakref
@@ -391,6 +392,10 @@ class Scheduler(AdminHandlers):
             if hasattr(plugin, "close"):
                 await self._plugin_call(plugin.close)
         await super().close(timeout=timeout, reason=reason)
+        if self._upload_directory is not None:
+            with contextlib.suppress(ValueError):
+                sys.path.remove(self._upload_directory.name)
+            self._upload_directory.cleanup()
         logging.getLogger("distributed.scheduler").removeHandler(self.log_buffer)
         if self.scheduler_file:
             with contextlib.suppress(OSError):

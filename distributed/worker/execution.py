@@ -22,7 +22,8 @@ from distributed.worker_state_machine.events import Executed, ExecutionFailed
 
 Key = Any
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+#: where the frames lie that are ours, not the user's
+_INTERNAL = os.path.dirname(os.path.abspath(__file__))
 
 #: Values of exactly these types travel with the report that they exist, so nobody has to fetch them: they are smaller than a request.
 _INLINE_SCALARS = frozenset((int, float, bool, type(None)))
@@ -160,7 +161,7 @@ def strip_internal_frames(tb: TracebackType | None) -> TracebackType | None:
     current = tb
     while current is not None:
         path = current.tb_frame.f_code.co_filename
-        if not path.startswith(_PACKAGE) and not path.endswith(os.path.join("dask", "_task_spec.py")):
+        if not path.startswith(_INTERNAL) and not path.endswith(os.path.join("dask", "_task_spec.py")):
             return current
         current = current.tb_next
     return tb
@@ -205,5 +206,5 @@ def frames_of_thread(ident: int) -> list[str]:
     return [
         f'  File "{entry.filename}", line {entry.lineno}, in {entry.name}\n\t{entry.line}'
         for entry in traceback_module.extract_stack(frame)
-        if not entry.filename.startswith(_PACKAGE) and not entry.filename.endswith("threading.py")
+        if not entry.filename.startswith(_INTERNAL) and not entry.filename.endswith("threading.py")
     ]

@@ -160,14 +160,10 @@ class RequestHandlers(Inbox):
         """Run a function here, on the event loop."""
         return await run_user_function(self, "dask_worker", function, args, kwargs, wait)
 
-    def upload_file(self, filename: str, data: Any, load: bool = True) -> dict[str, Any]:
+    async def upload_file(self, filename: str, data: Any, load: bool = True) -> dict[str, Any]:
         """Store a file where modules are imported from, and import it."""
         content = data.encode() if isinstance(data, str) else bytes(data)
-        try:
-            install_upload(self.local_directory, filename, content, load)
-        except Exception as exc:  # user code in the module
-            logger.exception("The uploaded file %s cannot be imported", filename)
-            raise type(exc)(f"{exc} (while importing the uploaded file {filename!r})") from exc
+        install_upload(self.local_directory, filename, content, load)
         return {"status": "OK", "nbytes": len(content)}
 
     async def plugin_add(self, plugin: Any, name: str | None = None) -> dict[str, Any]:
