@@ -11,7 +11,7 @@ from typing import Any
 import dask
 import dask.config
 
-import distributed.config
+import distributed.config  # noqa: F401 - registers the defaults
 from distributed._version import __version__
 
 # code in the wild expects the attribute to be dask's dictionary; ``from distributed.config import ...`` reaches the module
@@ -19,7 +19,9 @@ config = dask.config.config
 
 #: frames of these files are left out of users' tracebacks
 _SHORTEN = [r"distributed[\\\/](client|core|scheduler|utils|worker)[\\\/]"]
-dask.config.update_defaults({"admin": {"traceback": {"shorten": [*dask.config.get("admin.traceback.shorten", []), *_SHORTEN]}}})
+dask.config.update_defaults(
+    {"admin": {"traceback": {"shorten": [*dask.config.get("admin.traceback.shorten", []), *_SHORTEN]}}}
+)
 
 #: public name -> module that has it
 _NAMES = {
@@ -77,5 +79,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_NAMES})
-
-

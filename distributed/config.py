@@ -56,7 +56,9 @@ def _register_defaults() -> None:
 
 def _find_logging_config(cfg: dict[str, Any]) -> tuple[Any, Any]:
     section = cfg.get("distributed", {})
-    return section.get("logging", cfg.get("logging")), section.get("logging-file-config", cfg.get("logging-file-config"))
+    return section.get("logging", cfg.get("logging")), section.get(
+        "logging-file-config", cfg.get("logging-file-config")
+    )
 
 
 def initialize_logging(cfg: dict[str, Any]) -> None:

@@ -19,4 +19,6 @@ class WorkerStartTimeoutError(asyncio.TimeoutError):
         self.timeout = timeout
 
     def __str__(self) -> str:
-        return f"Only {self.available_workers}/{self.expected_workers} workers arrived after {self.timeout:g} s"
+        return (
+            f"Only {self.available_workers}/{self.expected_workers} workers arrived after {self.timeout:g} s"
+        )

@@ -52,7 +52,9 @@ def materialize(
     by_key: dict[Key, dict[str, Any]] = {}
     if annotations:
         for key in nodes:
-            by_key[key] = {name: value(key) if callable(value) else value for name, value in annotations.items()}
+            by_key[key] = {
+                name: value(key) if callable(value) else value for name, value in annotations.items()
+            }
     for name, values in by_name.items():
         for key, value in values.items():
             if key in nodes:
@@ -141,7 +143,12 @@ class RowBuilder:
             yield row
 
     def row(
-        self, key: Key, node: GraphNode, order: int, annotations: dict[str, Any] | None = None, actor: bool = False
+        self,
+        key: Key,
+        node: GraphNode,
+        order: int,
+        annotations: dict[str, Any] | None = None,
+        actor: bool = False,
     ) -> Row:
         """One row; large arguments are put into rows of their own, see `rows`."""
         spec, more = self.spec(node, order)
@@ -180,7 +187,11 @@ class RowBuilder:
             else:
                 self._account(node.key, size)
             return Serialize(node.value), ()
-        if type(node) is Task and self.function_id is not None and all(type(name) is str for name in node.kwargs):
+        if (
+            type(node) is Task
+            and self.function_id is not None
+            and all(type(name) is str for name in node.kwargs)
+        ):
             return self.call(node.key, node.func, node.args, node.kwargs, order)
         data = self.dumper.dump(node)
         self._account(node.key, len(data))
@@ -192,7 +203,9 @@ class RowBuilder:
         """The spec of a call."""
         assert self.function_id is not None, "call specs need function ids"
         more: list[Key] = []
-        if any((size := _flat_size(arg)) is not None and size > LARGE_BYTES for arg in (*args, *kwargs.values())):
+        if any(
+            (size := _flat_size(arg)) is not None and size > LARGE_BYTES for arg in (*args, *kwargs.values())
+        ):
             args, kwargs = self._externalize(args, kwargs, order, more)
         packed = self.dumper.dump(args) if args else _NO_ARGS
         packed_kwargs = self.dumper.dump(dict(kwargs)) if kwargs else None

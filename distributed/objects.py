@@ -13,7 +13,8 @@ class HasWhat(dict[str, Any]):
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{html.escape(str(worker))}</td><td>{len(keys)}</td></tr>" for worker, keys in sorted(self.items())
+            f"<tr><td>{html.escape(str(worker))}</td><td>{len(keys)}</td></tr>"
+            for worker, keys in sorted(self.items())
         )
         return f"<table><tr><th>Worker</th><th>Keys</th></tr>{rows}</table>"
 

@@ -23,13 +23,26 @@ class SchedulerPlugin:
     async def close(self) -> None:
         """When the scheduler has closed, or the plugin is removed."""
 
-    def update_graph(self, scheduler: Any, *, client: str, keys: set[Any], tasks: list[Any], annotations: dict[str, Any], priority: dict[Any, Any], stimulus_id: str, **kwargs: Any) -> None:
+    def update_graph(
+        self,
+        scheduler: Any,
+        *,
+        client: str,
+        keys: set[Any],
+        tasks: list[Any],
+        annotations: dict[str, Any],
+        priority: dict[Any, Any],
+        stimulus_id: str,
+        **kwargs: Any,
+    ) -> None:
         """When tasks have arrived."""
 
     def restart(self, scheduler: Any) -> None:
         """When the cluster restarts."""
 
-    def transition(self, key: Any, start: str, finish: str, *args: Any, stimulus_id: str, **kwargs: Any) -> None:
+    def transition(
+        self, key: Any, start: str, finish: str, *args: Any, stimulus_id: str, **kwargs: Any
+    ) -> None:
         """When a task has changed its state."""
 
     def add_worker(self, scheduler: Any, worker: str) -> Any:
@@ -102,7 +115,9 @@ def install_upload(directory: str, filename: str, data: bytes, load: bool) -> li
     for module_name in names:
         known = sys.modules.get(module_name)
         try:
-            modules.append(importlib.reload(known) if known is not None else importlib.import_module(module_name))
+            modules.append(
+                importlib.reload(known) if known is not None else importlib.import_module(module_name)
+            )
         except Exception as exc:  # whatever the module does
             raise ImportError(f"the uploaded file {filename!r} cannot be imported: {exc!r}") from exc
     return modules

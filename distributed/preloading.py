@@ -37,7 +37,7 @@ def _load_text(name: str, text: str) -> types.ModuleType:
 
 def _load(name: str) -> types.ModuleType:
     if name.startswith(("http://", "https://")):
-        with urllib.request.urlopen(name) as response:  # noqa: S310 - the user named the URL
+        with urllib.request.urlopen(name) as response:
             return _load_text(name, response.read().decode())
     if "\n" in name or "def dask_setup" in name:
         return _load_text(f"preload-{uuid.uuid4().hex[:8]}", name)
@@ -70,7 +70,9 @@ class Preload:
         if isinstance(setup, click.Command):
             context = click.Context(setup, allow_extra_args=False)
             setup.parse_args(context, list(self.argv))
-            result = setup.callback(self.dask_object, *context.args, **context.params) if setup.callback else None
+            result = (
+                setup.callback(self.dask_object, *context.args, **context.params) if setup.callback else None
+            )
         else:
             result = setup(self.dask_object)
         if inspect.isawaitable(result):

@@ -31,7 +31,9 @@ class LogBuffer(logging.Handler):
         return chosen if timestamps else [record[1:] for record in chosen]
 
 
-async def run_user_function(server: Any, argument: str, function: Any, args: Any = (), kwargs: Any = None, wait: bool = True) -> Any:
+async def run_user_function(
+    server: Any, argument: str, function: Any, args: Any = (), kwargs: Any = None, wait: bool = True
+) -> Any:
     """Run a pickled function with the server passed as `argument` if it takes that; errors become error messages."""
     try:
         func = pickle.loads(function)

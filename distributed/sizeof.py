@@ -23,7 +23,12 @@ def safe_sizeof(obj: Any, default_size: float = DEFAULT_SIZE) -> int:
     try:
         return int(sizeof(obj))
     except Exception as exc:  # user code
-        logger.warning("Sizeof calculation for object of type '%s' failed. Defaulting to %d B: %r", type(obj).__name__, default_size, exc)
+        logger.warning(
+            "Sizeof calculation for object of type '%s' failed. Defaulting to %d B: %r",
+            type(obj).__name__,
+            default_size,
+            exc,
+        )
         return int(default_size)
 
 

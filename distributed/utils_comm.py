@@ -38,7 +38,12 @@ async def get_data_from_worker(
     comm = await pool.connect(worker)
     try:
         response: dict[str, Any] = await send_recv(
-            comm, op="get_data", keys=list(keys), who=who, serializers=serializers, deserializers=deserializers
+            comm,
+            op="get_data",
+            keys=list(keys),
+            who=who,
+            serializers=serializers,
+            deserializers=deserializers,
         )
         if response.get("status") == "OK":
             # the holder keeps its transfer slot until we say that we have the data
@@ -91,7 +96,10 @@ async def gather_from_workers(
                 busy.clear()
             continue
         replies = await asyncio.gather(
-            *(get_data_from_worker(pool, worker, keys, who=who, serializers=serializers) for worker, keys in requests.items()),
+            *(
+                get_data_from_worker(pool, worker, keys, who=who, serializers=serializers)
+                for worker, keys in requests.items()
+            ),
             return_exceptions=True,
         )
         for (worker, keys), reply in zip(requests.items(), replies, strict=True):
@@ -128,10 +136,10 @@ async def scatter_to_workers(
         worker = next(turn)
         shares[worker][key] = value
         who_has[key] = [worker]
-    replies = await asyncio.gather(*(call(worker).update_data(data=share) for worker, share in shares.items()))
+    replies = await asyncio.gather(
+        *(call(worker).update_data(data=share) for worker, share in shares.items())
+    )
     nbytes: dict[Key, int] = {}
     for reply in replies:
         nbytes.update(reply["nbytes"])
     return who_has, nbytes
-
-

@@ -45,12 +45,18 @@ def get_versions(packages: Iterable[str] | None = None) -> dict[str, dict[str, A
             "LC_ALL": os.environ.get("LC_ALL", "None"),
             "LANG": os.environ.get("LANG", "None"),
         },
-        "packages": {"python": "{}.{}.{}.{}.{}".format(*sys.version_info), **{name: _version(name) for name in names}},
+        "packages": {
+            "python": "{}.{}.{}.{}.{}".format(*sys.version_info),
+            **{name: _version(name) for name in names},
+        },
     }
 
 
 def error_message(
-    scheduler: Mapping[str, Any] | None, others: Mapping[str, Mapping[str, Any] | None], client: Mapping[str, Any] | None, client_name: str = "client"
+    scheduler: Mapping[str, Any] | None,
+    others: Mapping[str, Mapping[str, Any] | None],
+    client: Mapping[str, Any] | None,
+    client_name: str = "client",
 ) -> dict[str, str]:
     """Compare versions.
 

@@ -52,7 +52,9 @@ def summarise(measurements: Sequence[Measurement]) -> dict[str, Any]:
     return summary
 
 
-def ratios(ours: Sequence[Measurement], theirs: Sequence[Measurement]) -> dict[str, tuple[float, float, float]]:
+def ratios(
+    ours: Sequence[Measurement], theirs: Sequence[Measurement]
+) -> dict[str, tuple[float, float, float]]:
     """Median, minimum and maximum over the pairs: how many times faster, and how much less CPU, the first side is."""
 
     def spread(values: list[float]) -> tuple[float, float, float]:
@@ -66,7 +68,9 @@ def ratios(ours: Sequence[Measurement], theirs: Sequence[Measurement]) -> dict[s
     if "p50_ms" in ours[0].extra:
         table["p50"] = spread([b.extra["p50_ms"] / a.extra["p50_ms"] for a, b in pairs])
     if "live" in ours[0].extra:
-        table["scheduler rss"] = spread([b.rss_gain["scheduler"] / max(a.rss_gain["scheduler"], 1) for a, b in pairs])
+        table["scheduler rss"] = spread(
+            [b.rss_gain["scheduler"] / max(a.rss_gain["scheduler"], 1) for a, b in pairs]
+        )
     return table
 
 
@@ -79,7 +83,9 @@ def to_json(sides: Sequence[Side], results: dict[str, dict[str, list[Measurement
             workload: {
                 "summary": {name: summarise(measurements) for name, measurements in by_side.items()},
                 "ratios": {
-                    name: ratios(by_side[base], measurements) for name, measurements in by_side.items() if name != base
+                    name: ratios(by_side[base], measurements)
+                    for name, measurements in by_side.items()
+                    if name != base
                 },
             }
             for workload, by_side in results.items()
@@ -102,10 +108,14 @@ def format_table(sides: Sequence[Side], results: dict[str, dict[str, list[Measur
             if "p50_ms" in s:
                 further.append(f"p50 {s['p50_ms']:.2f} ms, p99 {s['p99_ms']:.2f} ms")
             if "rss_bytes_per_task" in s:
-                further.append("RSS/task " + ", ".join(f"{role} {s['rss_bytes_per_task'][role]:.0f} B" for role in ROLES))
+                further.append(
+                    "RSS/task " + ", ".join(f"{role} {s['rss_bytes_per_task'][role]:.0f} B" for role in ROLES)
+                )
             if name != base:
                 r = ratios(by_side[base], measurements)
-                text = ", ".join(f"{key} {median:.1f}x ({low:.1f}-{high:.1f})" for key, (median, low, high) in r.items())
+                text = ", ".join(
+                    f"{key} {median:.1f}x ({low:.1f}-{high:.1f})" for key, (median, low, high) in r.items()
+                )
                 further.append(f"**{base} is better by:** {text}")
             lines.append(
                 f"| {workload} | {name} | {s['tasks_per_s']:,.0f} | {cpu['scheduler']:.1f} | {cpu['workers']:.1f} | {cpu['client']:.1f} | {'; '.join(further)} |"

@@ -16,6 +16,7 @@ import traceback
 from typing import Any
 
 import benchmark_workloads as workloads
+
 import distributed
 
 

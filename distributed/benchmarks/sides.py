@@ -62,7 +62,9 @@ class Measurement:
 
 def config_environment(config: dict[str, str]) -> dict[str, str]:
     """Environment variables that set dask configuration keys."""
-    return {"DASK_" + key.upper().replace(".", "__").replace("-", "_"): value for key, value in config.items()}
+    return {
+        "DASK_" + key.upper().replace(".", "__").replace("-", "_"): value for key, value in config.items()
+    }
 
 
 class Side:
@@ -97,7 +99,7 @@ class Side:
 
     def __enter__(self) -> Side:
         directory = Path(self._directory.name)
-        self._log = open(directory / "log", "wb")  # noqa: SIM115 - lives as long as the side
+        self._log = open(directory / "log", "wb")
         scheduler_file = directory / "scheduler.json"
         env = {**os.environ, **config_environment(self.config), "PYTHONUNBUFFERED": "1"}
         foreign = self.python != sys.executable
@@ -108,11 +110,27 @@ class Side:
         env["PYTHONPATH"] = os.pathsep.join(path)
         # -P: the current directory must not decide which package is imported
         base = [self.python, "-P", "-m"]
-        options: dict[str, Any] = {"cwd": directory, "env": env, "stdout": self._log, "stderr": self._log, "stdin": subprocess.DEVNULL}
+        options: dict[str, Any] = {
+            "cwd": directory,
+            "env": env,
+            "stdout": self._log,
+            "stderr": self._log,
+            "stdin": subprocess.DEVNULL,
+        }
         try:
             self._processes["scheduler"] = [
                 subprocess.Popen(
-                    [*base, "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(scheduler_file)],
+                    [
+                        *base,
+                        "distributed.cli.dask_scheduler",
+                        "--host",
+                        "127.0.0.1",
+                        "--port",
+                        "0",
+                        "--no-dashboard",
+                        "--scheduler-file",
+                        str(scheduler_file),
+                    ],
                     **options,
                 )
             ]
@@ -127,7 +145,17 @@ class Side:
                     time.sleep(0.05)
             self._processes["workers"] = [
                 subprocess.Popen(
-                    [*base, "distributed.cli.dask_worker", address, "--no-nanny", "--nthreads", str(self.nthreads), "--no-dashboard", "--local-directory", str(directory)],
+                    [
+                        *base,
+                        "distributed.cli.dask_worker",
+                        address,
+                        "--no-nanny",
+                        "--nthreads",
+                        str(self.nthreads),
+                        "--no-dashboard",
+                        "--local-directory",
+                        str(directory),
+                    ],
                     **options,
                 )
                 for _ in range(self.n_workers)
@@ -149,7 +177,9 @@ class Side:
             raise
         return self
 
-    def __exit__(self, typ: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, typ: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:

@@ -82,7 +82,11 @@ class Latency(Workload):
             self.client.submit(inc, -1 - i).result()
             times.append(time.perf_counter() - start)
         times.sort()
-        return {"tasks": self.n, "p50_ms": 1e3 * times[len(times) // 2], "p99_ms": 1e3 * times[int(len(times) * 0.99)]}
+        return {
+            "tasks": self.n,
+            "p50_ms": 1e3 * times[len(times) // 2],
+            "p99_ms": 1e3 * times[int(len(times) * 0.99)],
+        }
 
 
 class Chain(Workload):
@@ -198,7 +202,9 @@ def parse_workload(text: str) -> tuple[str, int]:
     if size.endswith("k"):
         size, scale = size[:-1], 1_000
     if name not in WORKLOADS or not size.isdigit() or int(size) < 1:
-        raise ValueError(f"unknown workload {text!r}; known: {', '.join(WORKLOADS)}, optionally with a size, as in map-10k")
+        raise ValueError(
+            f"unknown workload {text!r}; known: {', '.join(WORKLOADS)}, optionally with a size, as in map-10k"
+        )
     return name, int(size) * scale
 
 

@@ -13,17 +13,47 @@ from distributed.benchmarks.compare import format_table, run_comparison, to_json
 from distributed.benchmarks.sides import EXPERT_CONFIG, Side, SideError
 from distributed.benchmarks.workloads import WORKLOADS, parse_workload
 
-DEFAULT_WORKLOADS = ("map-10k", "map-gather-10k", "submit-5k", "latency-200", "chain-500", "tree-10k", "merge-10k", "numpy-20")
+DEFAULT_WORKLOADS = (
+    "map-10k",
+    "map-gather-10k",
+    "submit-5k",
+    "latency-200",
+    "chain-500",
+    "tree-10k",
+    "merge-10k",
+    "numpy-20",
+)
 
 
 @click.command(name="benchmark")
 @click.argument("workloads", nargs=-1)
-@click.option("--peer", type=click.Path(exists=True, dir_okay=False), default=None, help="Interpreter of an environment with another implementation, measured in turn with this one")
-@click.option("--peer-expert/--no-peer-expert", default=False, help="Measure the peer also at the settings an expert would choose for tiny tasks")
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Counted runs of each workload on each side")
+@click.option(
+    "--peer",
+    type=click.Path(exists=True, dir_okay=False),
+    default=None,
+    help="Interpreter of an environment with another implementation, measured in turn with this one",
+)
+@click.option(
+    "--peer-expert/--no-peer-expert",
+    default=False,
+    help="Measure the peer also at the settings an expert would choose for tiny tasks",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="Counted runs of each workload on each side",
+)
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Worker processes")
 @click.option("--nthreads", type=click.IntRange(1), default=1, show_default=True, help="Threads per worker")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False), default=None, help="Write all figures to this file")
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False),
+    default=None,
+    help="Write all figures to this file",
+)
 @click.version_option(__version__)
 def main(
     workloads: tuple[str, ...],
@@ -48,7 +78,9 @@ def main(
     if peer:
         sides.append(Side("peer", python=peer, n_workers=workers, nthreads=nthreads))
         if peer_expert:
-            sides.append(Side("peer-expert", python=peer, config=EXPERT_CONFIG, n_workers=workers, nthreads=nthreads))
+            sides.append(
+                Side("peer-expert", python=peer, config=EXPERT_CONFIG, n_workers=workers, nthreads=nthreads)
+            )
     elif peer_expert:
         raise click.UsageError("--peer-expert needs --peer")
     try:

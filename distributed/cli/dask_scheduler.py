@@ -12,11 +12,16 @@ from typing import Any
 import click
 
 from distributed._version import __version__
-from distributed.cli.utils import comma_list, parse_ports_option, run_until_signalled, write_pid_file
+from distributed.cli.utils import (
+    comma_list,
+    parse_ports_option,
+    run_until_signalled,
+    tls_security,
+    write_pid_file,
+)
 from distributed.preloading import validate_preload_argv
 from distributed.proctitle import enable_proctitle_on_children, enable_proctitle_on_current
 from distributed.scheduler import Scheduler
-from distributed.security import Security
 
 logger = logging.getLogger("distributed.dask_scheduler")
 
@@ -40,23 +45,44 @@ def raise_open_file_limit() -> None:
 
 @click.command(name="scheduler", context_settings={"ignore_unknown_options": True})
 @click.option("--host", type=str, default="", help="URI, IP or hostname of this server")
-@click.option("--port", type=str, default=None, help="Serving port, or a comma-separated list of them  [default: 8786]")
-@click.option("--interface", type=str, default=None, help="Preferred network interface, for example eth0 or ib0")
-@click.option("--protocol", type=str, default=None, help="Protocol, for example tcp; a comma-separated list for several")
+@click.option(
+    "--port", type=str, default=None, help="Serving port, or a comma-separated list of them  [default: 8786]"
+)
+@click.option(
+    "--interface", type=str, default=None, help="Preferred network interface, for example eth0 or ib0"
+)
+@click.option(
+    "--protocol", type=str, default=None, help="Protocol, for example tcp; a comma-separated list for several"
+)
 @click.option("--tls-ca-file", type=PEM, default=None, help="CA certificates for TLS (in PEM format)")
 @click.option("--tls-cert", type=PEM, default=None, help="Certificate for TLS (in PEM format)")
 @click.option("--tls-key", type=PEM, default=None, help="Private key for TLS (in PEM format)")
-@click.option("--dashboard-address", type=str, default=":8787", show_default=True, help="Address of the HTTP server")
+@click.option(
+    "--dashboard-address", type=str, default=":8787", show_default=True, help="Address of the HTTP server"
+)
 @click.option("--dashboard/--no-dashboard", "dashboard", default=True, help="Start the HTTP server")
 @click.option("--jupyter/--no-jupyter", default=False, help="Not available in this release")
 @click.option("--show/--no-show", default=False, help="Deprecated, without effect")
 @click.option("--dashboard-prefix", type=str, default="", help="Prefix of the HTTP server's URLs")
 @click.option("--use-xheaders", type=bool, default=False, help="Deprecated, without effect")
 @click.option("--pid-file", type=str, default="", help="File to write the process id to")
-@click.option("--scheduler-file", type=str, default="", help="File to write connection information to; share it with workers and clients")
-@click.option("--preload", type=str, multiple=True, is_eager=True, help="Module, file, URL or text to run in the process; may be repeated")
+@click.option(
+    "--scheduler-file",
+    type=str,
+    default="",
+    help="File to write connection information to; share it with workers and clients",
+)
+@click.option(
+    "--preload",
+    type=str,
+    multiple=True,
+    is_eager=True,
+    help="Module, file, URL or text to run in the process; may be repeated",
+)
 @click.argument("preload_argv", nargs=-1, type=click.UNPROCESSED, callback=validate_preload_argv)
-@click.option("--idle-timeout", type=str, default=None, help="Stop after this long without work, for example '1 hour'")
+@click.option(
+    "--idle-timeout", type=str, default=None, help="Stop after this long without work, for example '1 hour'"
+)
 @click.version_option(__version__)
 def main(
     host: str,
@@ -88,20 +114,14 @@ def main(
         ports = 8786
     protocols = comma_list(protocol)
     if isinstance(ports, list) != isinstance(protocols, list) and isinstance(ports, list):
-        raise ValueError(f"--port lists {len(ports)} ports; --protocol must list as many protocols, got {protocol!r}")
+        raise ValueError(
+            f"--port lists {len(ports)} ports; --protocol must list as many protocols, got {protocol!r}"
+        )
     if isinstance(ports, list) and len(ports) != len(protocols):
-        raise ValueError(f"--port lists {len(ports)} ports and --protocol {len(protocols)} protocols; they must be as many")
-    security = Security(
-        **{
-            key: value
-            for key, value in {
-                "tls_ca_file": tls_ca_file,
-                "tls_scheduler_cert": tls_cert,
-                "tls_scheduler_key": tls_key,
-            }.items()
-            if value is not None
-        }
-    )
+        raise ValueError(
+            f"--port lists {len(ports)} ports and --protocol {len(protocols)} protocols; they must be as many"
+        )
+    security = tls_security("scheduler", tls_ca_file, tls_cert, tls_key)
     if not host and (tls_ca_file or tls_cert or tls_key):
         host = "tls://"
     if pid_file:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -18,7 +17,12 @@ from distributed.deploy.spec import run_spec
 
 @click.command(name="spec", context_settings={"ignore_unknown_options": True})
 @click.argument("args", nargs=-1)
-@click.option("--spec", type=str, default="", help='JSON text such as {"cls": "dask.distributed.Worker", "opts": {"nthreads": 2}}')
+@click.option(
+    "--spec",
+    type=str,
+    default="",
+    help='JSON text such as {"cls": "dask.distributed.Worker", "opts": {"nthreads": 2}}',
+)
 @click.option("--spec-file", type=click.Path(exists=True), default=None, help="YAML file of the same content")
 @click.version_option(__version__)
 def main(args: tuple[str, ...], spec: str, spec_file: str | None) -> None:
@@ -27,7 +31,7 @@ def main(args: tuple[str, ...], spec: str, spec_file: str | None) -> None:
     ARGS are passed to each class, usually the scheduler's address.
     """
     if bool(spec) == bool(spec_file):
-        print("Must specify exactly one of --spec and --spec-file")  # noqa: T201 - a command line's answer
+        print("Must specify exactly one of --spec and --spec-file")
         sys.exit(1)
     if spec_file:
         with open(spec_file) as f:
@@ -38,7 +42,9 @@ def main(args: tuple[str, ...], spec: str, spec_file: str | None) -> None:
         except json.JSONDecodeError as exc:
             raise click.BadParameter(f"not valid JSON: {exc}", param_hint="--spec") from exc
     if not isinstance(content, dict):
-        raise click.BadParameter(f"expected a mapping with 'cls' and 'opts', got {content!r}", param_hint="--spec")
+        raise click.BadParameter(
+            f"expected a mapping with 'cls' and 'opts', got {content!r}", param_hint="--spec"
+        )
     if "cls" in content:
         content = {content.get("opts", {}).get("name", "server"): content}
 
@@ -48,7 +54,7 @@ def main(args: tuple[str, ...], spec: str, spec_file: str | None) -> None:
 
     try:
         run_until_signalled(start, f"Servers of pid {os.getpid()}")
-    except asyncio.TimeoutError:
+    except TimeoutError:
         click.echo("Timed out starting servers", err=True)
         sys.exit(1)
 

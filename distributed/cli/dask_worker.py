@@ -13,13 +13,12 @@ import click
 import dask
 
 from distributed._version import __version__
-from distributed.cli.utils import run_until_signalled, write_pid_file
+from distributed.cli.utils import run_until_signalled, tls_security, write_pid_file
 from distributed.comm import get_address_host_port
 from distributed.deploy.utils import nprocesses_nthreads
 from distributed.nanny import Nanny
 from distributed.preloading import validate_preload_argv
 from distributed.proctitle import enable_proctitle_on_children, enable_proctitle_on_current
-from distributed.security import Security
 from distributed.system import CPU_COUNT
 from distributed.utils import import_term, parse_ports
 from distributed.worker import Worker
@@ -40,7 +39,9 @@ def parse_resources(text: str | None) -> dict[str, float]:
                 raise ValueError
             resources[name] = float(amount)
         except ValueError:
-            raise click.BadParameter(f"{part!r} is not of the form NAME=AMOUNT", param_hint="--resources") from None
+            raise click.BadParameter(
+                f"{part!r} is not of the form NAME=AMOUNT", param_hint="--resources"
+            ) from None
     return resources
 
 
@@ -53,11 +54,15 @@ def worker_count(text: str | None, nthreads: int) -> tuple[int, int]:
     try:
         count = int(text) if text is not None else 1
     except ValueError:
-        raise click.BadParameter(f"{text!r} is neither a number nor 'auto'", param_hint="--nworkers") from None
+        raise click.BadParameter(
+            f"{text!r} is neither a number nor 'auto'", param_hint="--nworkers"
+        ) from None
     if count < 0:
         count = CPU_COUNT + 1 + count
     if count < 1:
-        raise click.BadParameter(f"{text} leaves no worker on a machine with {CPU_COUNT} cores", param_hint="--nworkers")
+        raise click.BadParameter(
+            f"{text} leaves no worker on a machine with {CPU_COUNT} cores", param_hint="--nworkers"
+        )
     return count, nthreads or max(1, CPU_COUNT // count)
 
 
@@ -73,7 +78,9 @@ def allocate_ports(
     wanted = [port for port in workers if port]
     if wanted:
         if len(wanted) < count:
-            raise click.UsageError(f"--worker-port {worker_ports} has {len(wanted)} ports, too few for {count} workers")
+            raise click.UsageError(
+                f"--worker-port {worker_ports} has {len(wanted)} ports, too few for {count} workers"
+            )
         workers_dealt: list[Any] = _deal(wanted, count)
     else:
         workers_dealt = [None] * count
@@ -106,31 +113,83 @@ def _deal(ports: list[int], count: int) -> list[str]:
 @click.option("--tls-ca-file", type=PEM, default=None, help="CA certificates for TLS (in PEM format)")
 @click.option("--tls-cert", type=PEM, default=None, help="Certificate for TLS (in PEM format)")
 @click.option("--tls-key", type=PEM, default=None, help="Private key for TLS (in PEM format)")
-@click.option("--worker-port", default=None, help="Port to serve computations on, or a range first:last  [default: random]")
-@click.option("--nanny-port", default=None, help="Port to serve the nanny on, or a range first:last  [default: random]")
-@click.option("--dashboard-address", type=str, default=":0", show_default=True, help="Address of the HTTP server")
+@click.option(
+    "--worker-port",
+    default=None,
+    help="Port to serve computations on, or a range first:last  [default: random]",
+)
+@click.option(
+    "--nanny-port", default=None, help="Port to serve the nanny on, or a range first:last  [default: random]"
+)
+@click.option(
+    "--dashboard-address", type=str, default=":0", show_default=True, help="Address of the HTTP server"
+)
 @click.option("--dashboard/--no-dashboard", "dashboard", default=True, help="Start the HTTP server")
-@click.option("--listen-address", type=str, default=None, help="The address to bind to, for example tcp://0.0.0.0:9000")
-@click.option("--contact-address", type=str, default=None, help="The address by which others reach the worker, for example tcp://127.0.0.1:9000")
-@click.option("--host", type=str, default=None, help="Serving host; by default the one that reaches the scheduler")
+@click.option(
+    "--listen-address", type=str, default=None, help="The address to bind to, for example tcp://0.0.0.0:9000"
+)
+@click.option(
+    "--contact-address",
+    type=str,
+    default=None,
+    help="The address by which others reach the worker, for example tcp://127.0.0.1:9000",
+)
+@click.option(
+    "--host", type=str, default=None, help="Serving host; by default the one that reaches the scheduler"
+)
 @click.option("--interface", type=str, default=None, help="Network interface, for example eth0 or ib0")
 @click.option("--protocol", type=str, default=None, help="Protocol, for example tcp")
 @click.option("--nthreads", type=int, default=0, help="Threads per worker  [default: cores / workers]")
-@click.option("--nworkers", type=str, default=None, help="Number of workers; negative: cores + 1 + it; 'auto' to split the machine  [default: 1]")
-@click.option("--name", type=str, default=None, help="Name of the worker; with several workers name-0, name-1, ...")
-@click.option("--memory-limit", default="auto", show_default=True, help="Memory per worker: bytes, size such as 5 GiB, fraction of the machine, auto, or 0 for none")
+@click.option(
+    "--nworkers",
+    type=str,
+    default=None,
+    help="Number of workers; negative: cores + 1 + it; 'auto' to split the machine  [default: 1]",
+)
+@click.option(
+    "--name", type=str, default=None, help="Name of the worker; with several workers name-0, name-1, ..."
+)
+@click.option(
+    "--memory-limit",
+    default="auto",
+    show_default=True,
+    help="Memory per worker: bytes, size such as 5 GiB, fraction of the machine, auto, or 0 for none",
+)
 @click.option("--nanny/--no-nanny", default=True, help="Restart the worker when it dies  [default: nanny]")
 @click.option("--pid-file", type=str, default="", help="File to write the process id to")
 @click.option("--local-directory", default=None, type=str, help="Directory for the worker's files")
-@click.option("--resources", type=str, default=None, help="Resources for task constraints, for example 'GPU=2 MEM=10e9'")
-@click.option("--scheduler-file", type=str, default=None, help="File with the scheduler's connection information")
-@click.option("--death-timeout", type=str, default=None, help="Stop if the scheduler cannot be reached for this long")
+@click.option(
+    "--resources", type=str, default=None, help="Resources for task constraints, for example 'GPU=2 MEM=10e9'"
+)
+@click.option(
+    "--scheduler-file", type=str, default=None, help="File with the scheduler's connection information"
+)
+@click.option(
+    "--death-timeout", type=str, default=None, help="Stop if the scheduler cannot be reached for this long"
+)
 @click.option("--dashboard-prefix", type=str, default=None, help="Deprecated, without effect")
 @click.option("--lifetime", type=str, default=None, help="Stop gracefully after this long")
 @click.option("--lifetime-stagger", type=str, default=None, help="Random spread of --lifetime")
-@click.option("--lifetime-restart/--no-lifetime-restart", "lifetime_restart", default=None, help="Start again after --lifetime")
-@click.option("--worker-class", type=str, default="dask.distributed.Worker", show_default=True, help="Class of the worker, as import string")
-@click.option("--preload", type=str, multiple=True, is_eager=True, help="Module, file, URL or text to run in the worker; may be repeated")
+@click.option(
+    "--lifetime-restart/--no-lifetime-restart",
+    "lifetime_restart",
+    default=None,
+    help="Start again after --lifetime",
+)
+@click.option(
+    "--worker-class",
+    type=str,
+    default="dask.distributed.Worker",
+    show_default=True,
+    help="Class of the worker, as import string",
+)
+@click.option(
+    "--preload",
+    type=str,
+    multiple=True,
+    is_eager=True,
+    help="Module, file, URL or text to run in the worker; may be repeated",
+)
 @click.argument("preload_argv", nargs=-1, type=click.UNPROCESSED, callback=validate_preload_argv)
 @click.option("--preload-nanny", type=str, multiple=True, is_eager=True, help="As --preload, in the nanny")
 @click.option("--scheduler-sni", type=str, default=None, help="Server name of the scheduler for TLS")
@@ -178,7 +237,9 @@ def main(
     if count > 1 and listen_address:
         _fail("Failed to launch worker. You cannot specify --listen-address when nworkers > 1.")
     if (worker_port or host) and listen_address:
-        _fail("Failed to launch worker. You cannot specify --listen-address when --worker-port or --host is given.")
+        _fail(
+            "Failed to launch worker. You cannot specify --listen-address when --worker-port or --host is given."
+        )
     if listen_address:
         host_of_listen, port_of_listen = get_address_host_port(listen_address, strict=True)
         host, worker_port = host_of_listen, str(port_of_listen)
@@ -192,16 +253,12 @@ def main(
     try:
         cls = import_term(worker_class)
     except (ImportError, AttributeError) as exc:
-        raise click.BadParameter(f"cannot import {worker_class!r}: {exc}", param_hint="--worker-class") from exc
+        raise click.BadParameter(
+            f"cannot import {worker_class!r}: {exc}", param_hint="--worker-class"
+        ) from exc
     if not (isinstance(cls, type) and issubclass(cls, Worker)):
         raise click.BadParameter(f"{worker_class!r} is not a Worker class", param_hint="--worker-class")
-    security = Security(
-        **{
-            key: value
-            for key, value in {"tls_ca_file": tls_ca_file, "tls_worker_cert": tls_cert, "tls_worker_key": tls_key}.items()
-            if value is not None
-        }
-    )
+    security = tls_security("worker", tls_ca_file, tls_cert, tls_key)
     if pid_file:
         write_pid_file(pid_file)
     enable_proctitle_on_current()
@@ -263,7 +320,7 @@ def main(
 
     try:
         run_until_signalled(start, "Worker")
-    except asyncio.TimeoutError:
+    except TimeoutError:
         if started:
             raise
         logger.info("Timed out starting worker")

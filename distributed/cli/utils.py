@@ -16,6 +16,7 @@ from tornado.ioloop import IOLoop
 
 from distributed._signals import wait_for_signals
 from distributed.config import get_loop_factory
+from distributed.security import Security
 
 logger = logging.getLogger("distributed.cli")
 
@@ -51,7 +52,16 @@ def parse_ports_option(value: str | None, option: str) -> Any:
             return int(parts)
         return [int(part) for part in parts]
     except ValueError:
-        raise click.BadParameter(f"{value!r} is not a port number, nor a comma-separated list of them", param_hint=option) from None
+        raise click.BadParameter(
+            f"{value!r} is not a port number, nor a comma-separated list of them", param_hint=option
+        ) from None
+
+
+def tls_security(role: str, ca_file: str | None, cert: str | None, key: str | None) -> Security:
+    """The security settings that the ``--tls-*`` options of a role mean."""
+    given = {"tls_ca_file": ca_file, f"tls_{role}_cert": cert, f"tls_{role}_key": key}
+    fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    return Security(**fields)
 
 
 def run_until_signalled(start: Callable[[], Awaitable[list[Any]]], describe: str) -> None:
@@ -84,7 +94,9 @@ def run_until_signalled(start: Callable[[], Awaitable[list[Any]]], describe: str
         runner.run(main())
 
 
-def install_signal_handlers(loop: IOLoop | None = None, cleanup: Callable[[int], Awaitable[None]] | None = None) -> None:
+def install_signal_handlers(
+    loop: IOLoop | None = None, cleanup: Callable[[int], Awaitable[None]] | None = None
+) -> None:
     """Stop an IOLoop on SIGINT and SIGTERM, after `cleanup(signum)`. For deployment packages; our own commands do not need it."""
     loop = loop or IOLoop.current()
     old: dict[int, Any] = {}

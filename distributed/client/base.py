@@ -149,7 +149,12 @@ class ClientBase(SyncMethodMixin):
     def _send_release(self, stream: Stream, keys: list[Key]) -> None:
         self._send(
             stream,
-            {"op": "client-releases-keys", "keys": keys, "client": self.id, "stimulus_id": f"client-releases-keys-{monotonic()}"},
+            {
+                "op": "client-releases-keys",
+                "keys": keys,
+                "client": self.id,
+                "stimulus_id": f"client-releases-keys-{monotonic()}",
+            },
         )
 
     def _send(self, stream: Stream, msg: dict[str, Any]) -> None:
@@ -216,11 +221,15 @@ class ClientBase(SyncMethodMixin):
         """Register with the scheduler and follow its stream."""
         comm = await connect(address, timeout, **self.connection_args)
         comm.name = "Client->Scheduler"
-        await comm.write({"op": "register-client", "client": self.id, "reply": False, "versions": get_versions()})
+        await comm.write(
+            {"op": "register-client", "client": self.id, "reply": False, "versions": get_versions()}
+        )
         try:
             msgs = await comm.read()
         except CommClosedError as exc:
-            raise OSError(f"the scheduler {address} closed the connection during registration: {exc}") from exc
+            raise OSError(
+                f"the scheduler {address} closed the connection during registration: {exc}"
+            ) from exc
         if len(msgs) != 1 or msgs[0].get("op") != "stream-start":
             raise OSError(f"{address} is not a scheduler: it answered {msgs!r:.200}")
         if msgs[0].get("error"):
@@ -273,7 +282,9 @@ class ClientBase(SyncMethodMixin):
 
     # --- messages of the scheduler -------------------------------------------------------------------------
 
-    def _on_keys_in_memory(self, keys: Iterable[Key], type: bytes | None, values: Iterable[Any] | None) -> None:
+    def _on_keys_in_memory(
+        self, keys: Iterable[Key], type: bytes | None, values: Iterable[Any] | None
+    ) -> None:
         futures = self.futures
         if values is not None:
             for key, value in zip(keys, values, strict=True):
@@ -307,7 +318,9 @@ class ClientBase(SyncMethodMixin):
         if state is not None:
             state.retry()
 
-    def _on_cancelled_keys(self, keys: Iterable[Key], reason: str | None = None, msg: str | None = None) -> None:
+    def _on_cancelled_keys(
+        self, keys: Iterable[Key], reason: str | None = None, msg: str | None = None
+    ) -> None:
         for key in keys:
             state = self.futures.get(key)
             if state is not None:
@@ -354,14 +367,22 @@ def _forwarded_print(event: Any) -> None:
     if not isinstance(msg, dict) or "args" not in msg:
         return
     file = {1: sys.stdout, 2: sys.stderr}.get(msg.get("file", 1), sys.stdout)
-    print(*msg["args"], sep=msg.get("sep", " "), end=msg.get("end", "\n"), file=file, flush=bool(msg.get("flush")))  # noqa: T201
+    print(
+        *msg["args"],
+        sep=msg.get("sep", " "),
+        end=msg.get("end", "\n"),
+        file=file,
+        flush=bool(msg.get("flush")),
+    )
 
 
 def _forwarded_warning(event: Any) -> None:
     _, msg = event
     if isinstance(msg, dict) and "message" in msg:
         category = msg.get("category")
-        warnings.warn(pickle.loads(msg["message"]), pickle.loads(category) if category else UserWarning, stacklevel=2)
+        warnings.warn(
+            pickle.loads(msg["message"]), pickle.loads(category) if category else UserWarning, stacklevel=2
+        )
 
 
 def new_id(name: str | None) -> str:

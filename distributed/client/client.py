@@ -102,7 +102,9 @@ class Client(Submitting, RequestMethods):
         if address is None and scheduler_file is None:
             address = dask.config.get("scheduler-address", None)
         if address is not None and kwargs:
-            raise ValueError(f"Unexpected keyword arguments: {sorted(kwargs)}; they are for the LocalCluster that is made without an address")
+            raise ValueError(
+                f"Unexpected keyword arguments: {sorted(kwargs)}; they are for the LocalCluster that is made without an address"
+            )
         if isinstance(address, (rpc, PooledRPCCall)):
             self._start_arg: Any = address.address
         elif isinstance(getattr(address, "scheduler_address", None), str):
@@ -124,12 +126,15 @@ class Client(Submitting, RequestMethods):
         if isinstance(security, dict):
             security = Security(**security)
         self.security = security or Security()
-        self.scheduler_file: str | None = None
         self._scheduler_file_arg = scheduler_file
         self._kwargs = kwargs
         self._set_as_default = set_as_default
         self._set_config: Any = None
-        self.direct_to_workers = direct_to_workers if direct_to_workers is not None else dask.config.get("distributed.client.direct-to-workers")
+        self.direct_to_workers = (
+            direct_to_workers
+            if direct_to_workers is not None
+            else dask.config.get("distributed.client.direct-to-workers")
+        )
         self.id = new_id(name if name is not None else dask.config.get("client-name", None))
         self.name = name
         self.extensions: dict[str, Any] = dict(extensions or {})
@@ -150,7 +155,9 @@ class Client(Submitting, RequestMethods):
             timeout=self._timeout,
         )
         self.preloads = process_preloads(
-            self, dask.config.get("distributed.client.preload"), dask.config.get("distributed.client.preload-argv")
+            self,
+            dask.config.get("distributed.client.preload"),
+            dask.config.get("distributed.client.preload-argv"),
         )
         self._started: asyncio.Task[Any] | None = None
         self._instances.add(self)
@@ -206,7 +213,10 @@ class Client(Submitting, RequestMethods):
     async def _find_scheduler(self) -> str:
         if self.cluster is not None:
             # a cluster that is still starting has no address yet
-            if asyncio.iscoroutinefunction(getattr(self.cluster, "_start", None)) and self.cluster.scheduler_address == "<Not Connected>":
+            if (
+                asyncio.iscoroutinefunction(getattr(self.cluster, "_start", None))
+                and self.cluster.scheduler_address == "<Not Connected>"
+            ):
                 await self.cluster
             return str(self.cluster.scheduler_address)
         if self._scheduler_file_arg is not None:
@@ -226,7 +236,9 @@ class Client(Submitting, RequestMethods):
                 return str(json.loads(Path(path).read_text())["address"])
             except (OSError, json.JSONDecodeError, KeyError) as exc:
                 if asyncio.get_running_loop().time() > deadline:
-                    raise OSError(f"no scheduler address in the file {path!r} within {self._timeout:g} s: {exc!r}") from exc
+                    raise OSError(
+                        f"no scheduler address in the file {path!r} within {self._timeout:g} s: {exc!r}"
+                    ) from exc
             await asyncio.sleep(0.05)
 
     def _warn_versions(self, text: str) -> None:
@@ -260,7 +272,12 @@ class Client(Submitting, RequestMethods):
             await self._connect_stream(address, self._timeout)
         except (OSError, ImportError) as exc:
             if self.status == "connecting":
-                logger.error("Failed to reconnect to scheduler %s after %.2f seconds, closing client: %s", address, self._timeout, exc)
+                logger.error(
+                    "Failed to reconnect to scheduler %s after %.2f seconds, closing client: %s",
+                    address,
+                    self._timeout,
+                    exc,
+                )
                 await self._close()
             return
         if self.status == "connecting":
@@ -339,7 +356,11 @@ class Client(Submitting, RequestMethods):
         else:
             with contextlib.suppress(OSError):
                 await self.scheduler.terminate()
-        self.status = "running" if self.scheduler_comm is not None and not self.scheduler_comm.closed() else "connecting"
+        self.status = (
+            "running"
+            if self.scheduler_comm is not None and not self.scheduler_comm.closed()
+            else "connecting"
+        )
         self._owns_cluster = False
         await self._close()
 
@@ -412,7 +433,9 @@ class Client(Submitting, RequestMethods):
             client = _get_global_client()
             if client is not None:
                 return client
-        raise ValueError("No clients found\nStart a client and point it to the scheduler address\n  from distributed import Client\n  client = Client('ip-addr-of-scheduler:8786')\n")
+        raise ValueError(
+            "No clients found\nStart a client and point it to the scheduler address\n  from distributed import Client\n  client = Client('ip-addr-of-scheduler:8786')\n"
+        )
 
     def futures_of(self, futures: Any) -> list[Future]:
         """The futures in an object; raises if any of them is cancelled."""
@@ -431,7 +454,9 @@ class Client(Submitting, RequestMethods):
     def _rejoin(self) -> None:
         thread_pool_state.pool.rejoin()
 
-    def gather(self, futures: Any, errors: str = "raise", direct: Any = None, asynchronous: bool | None = None) -> Any:
+    def gather(
+        self, futures: Any, errors: str = "raise", direct: Any = None, asynchronous: bool | None = None
+    ) -> Any:
         return RequestMethods.gather(self, futures, errors, direct, asynchronous)
 
     # --- views ---------------------------------------------------------------------------------------------
@@ -533,7 +558,9 @@ def wait(fs: Any, timeout: Any = None, return_when: str = "ALL_COMPLETED") -> An
 def fire_and_forget(obj: Any) -> None:
     """Have tasks run to their end even if nobody keeps their futures."""
     for future in futures_of(obj):
-        future.client._send_to_scheduler({"op": "client-desires-keys", "keys": [future.key], "client": "fire-and-forget"})
+        future.client._send_to_scheduler(
+            {"op": "client-desires-keys", "keys": [future.key], "client": "fire-and-forget"}
+        )
 
 
 def get_task_client() -> Client | None:

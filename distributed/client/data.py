@@ -37,7 +37,9 @@ class DataMethods(ClientBase):
 
     # --- gather --------------------------------------------------------------------------------------------
 
-    def gather(self, futures: Any, errors: str = "raise", direct: Any = None, asynchronous: bool | None = None) -> Any:
+    def gather(
+        self, futures: Any, errors: str = "raise", direct: Any = None, asynchronous: bool | None = None
+    ) -> Any:
         """Fetch the results of futures, in the structure in which they are.
 
         Parameters
@@ -66,7 +68,9 @@ class DataMethods(ClientBase):
         found = list(dict.fromkeys(futures_of(futures)))
         for future in found:
             if future.client is not self:
-                raise ValueError(f"Cannot gather Futures created by another client: {future!r} belongs to {future.client!r}")
+                raise ValueError(
+                    f"Cannot gather Futures created by another client: {future!r} belongs to {future.client!r}"
+                )
         results: dict[Key, Any] = {}
         by_key = {future.key: future for future in found}
         while True:
@@ -101,7 +105,9 @@ class DataMethods(ClientBase):
             who_has = await self.scheduler.who_has(keys=keys)
             gathered = await gather_from_workers(who_has, self._pool_to_workers())
             if gathered.failed_workers:
-                raise OSError(f"cannot reach workers {sorted(gathered.failed_workers)} for a direct gather; direct=False goes through the scheduler")
+                raise OSError(
+                    f"cannot reach workers {sorted(gathered.failed_workers)} for a direct gather; direct=False goes through the scheduler"
+                )
             data, missing = gathered.data, gathered.missing
         else:
             response = await self.scheduler.gather(keys=keys)
@@ -155,10 +161,19 @@ class DataMethods(ClientBase):
             An iterator or queue.
         """
         if isinstance(data, Iterator) or type(data).__name__ == "Queue":
-            raise TypeError(f"Dask no longer supports mapping over Iterators or Queues, got {type(data).__name__}. Consider using a normal for loop and Client.scatter")
+            raise TypeError(
+                f"Dask no longer supports mapping over Iterators or Queues, got {type(data).__name__}. Consider using a normal for loop and Client.scatter"
+            )
         seconds = connect_timeout() if timeout is None else parse_timedelta(timeout, "s")
         return self.sync(
-            self._scatter, data, workers=workers, broadcast=broadcast, direct=direct, hash=hash, timeout=seconds, asynchronous=asynchronous
+            self._scatter,
+            data,
+            workers=workers,
+            broadcast=broadcast,
+            direct=direct,
+            hash=hash,
+            timeout=seconds,
+            asynchronous=asynchronous,
         )
 
     async def _scatter(
@@ -185,7 +200,7 @@ class DataMethods(ClientBase):
             direct = self.direct_to_workers
         if direct:
             if workers is None:
-                workers = [a for a in await self.scheduler.ncores_running()]
+                workers = list(await self.scheduler.ncores_running())
             if not workers:
                 raise TimeoutError("No valid workers found")
             pool = self._pool_to_workers()
@@ -193,7 +208,9 @@ class DataMethods(ClientBase):
             who_has, nbytes = await scatter_to_workers(workers, payload, pool)
             await self.scheduler.update_data(who_has=who_has, nbytes=nbytes, client=self.id)
             if broadcast:
-                await self.scheduler.replicate(keys=list(values), workers=list(workers), n=None if broadcast is True else int(broadcast))
+                await self.scheduler.replicate(
+                    keys=list(values), workers=list(workers), n=None if broadcast is True else int(broadcast)
+                )
         else:
             await self.scheduler.scatter(
                 data={key: to_serialize(value) for key, value in values.items()},
@@ -218,16 +235,25 @@ class DataMethods(ClientBase):
     # --- cancel and retry ----------------------------------------------------------------------------------
 
     def cancel(
-        self, futures: Any, asynchronous: bool | None = None, force: bool = False, reason: str | None = None, msg: str | None = None
+        self,
+        futures: Any,
+        asynchronous: bool | None = None,
+        force: bool = False,
+        reason: str | None = None,
+        msg: str | None = None,
     ) -> Any:
         """Cancel tasks, and what depends on them. `force`: also where other clients want them."""
-        return self.sync(self._cancel, futures, force=force, reason=reason, msg=msg, asynchronous=asynchronous)
+        return self.sync(
+            self._cancel, futures, force=force, reason=reason, msg=msg, asynchronous=asynchronous
+        )
 
     async def _cancel(self, futures: Any, force: bool, reason: str | None, msg: str | None) -> None:
         keys = list({future.key for future in futures_of(futures)})
         # in the order of the other messages: what was submitted before is cancelled, what comes after is not
         self._move_outgoing()
-        self._send_to_scheduler({"op": "cancel-keys", "keys": keys, "force": force, "reason": reason, "msg": msg})
+        self._send_to_scheduler(
+            {"op": "cancel-keys", "keys": keys, "force": force, "reason": reason, "msg": msg}
+        )
         self._move_outgoing()
         for key in keys:
             state = self.futures.get(key)

@@ -31,7 +31,9 @@ class FuturesCancelledError(CancelledError):
         self.error_groups = error_groups
 
     def __str__(self) -> str:
-        return f"{len(self.error_groups)} Future(s) were cancelled:\n" + "\n".join(map(str, self.error_groups))
+        return f"{len(self.error_groups)} Future(s) were cancelled:\n" + "\n".join(
+            map(str, self.error_groups)
+        )
 
 
 class ClosedClientError(Exception):

@@ -26,7 +26,18 @@ _ids = itertools.count()
 class FutureState:
     """What is known of one key."""
 
-    __slots__ = ("_type", "exception", "inline", "msg", "reason", "refs", "status", "traceback", "type_pickle", "waiters")
+    __slots__ = (
+        "_type",
+        "exception",
+        "inline",
+        "msg",
+        "reason",
+        "refs",
+        "status",
+        "traceback",
+        "type_pickle",
+        "waiters",
+    )
 
     def __init__(self) -> None:
         #: pending, finished, error, cancelled or lost
@@ -117,7 +128,9 @@ class Future(TaskRef):
     current where it is unpickled.
     """
 
-    def __init__(self, key: Key, client: Any = None, state: FutureState | None = None, _id: Any = None) -> None:
+    def __init__(
+        self, key: Key, client: Any = None, state: FutureState | None = None, _id: Any = None
+    ) -> None:
         self.key = key
         self._id = next(_ids) if _id is None else _id
         self._client: Any = None
@@ -288,7 +301,9 @@ class Future(TaskRef):
     def __repr__(self) -> str:
         typ = self.type
         if typ is not None:
-            return f"<Future: {self.status}, type: {typ.__module__}.{typ.__qualname__}, key: {self.key}>".replace("builtins.", "")
+            return f"<Future: {self.status}, type: {typ.__module__}.{typ.__qualname__}, key: {self.key}>".replace(
+                "builtins.", ""
+            )
         return f"<Future: {self.status}, key: {self.key}>"
 
     def _repr_html_(self) -> str:
@@ -305,8 +320,6 @@ def _find_client() -> Any:
         if client is not None:
             return client
     return None
-
-
 
 
 Future.__module__ = "distributed.client"

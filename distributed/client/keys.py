@@ -26,7 +26,11 @@ _FUNCTION_TOKENS_MAX = 10_000
 
 def function_token(func: Any) -> str:
     """Token of a function."""
-    if type(func) in (FunctionType, BuiltinFunctionType) and func.__module__ != "__main__" and "<" not in func.__qualname__:
+    if (
+        type(func) in (FunctionType, BuiltinFunctionType)
+        and func.__module__ != "__main__"
+        and "<" not in func.__qualname__
+    ):
         token = _function_tokens.get(func)
         if token is None:
             if len(_function_tokens) > _FUNCTION_TOKENS_MAX:

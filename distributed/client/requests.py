@@ -23,9 +23,17 @@ from distributed.versions import error_message, get_versions
 
 Key = Any
 
+_PLUGIN_OPS = (
+    (SchedulerPlugin, "register_scheduler_plugin"),
+    (WorkerPlugin, "register_worker_plugin"),
+    (NannyPlugin, "register_nanny_plugin"),
+)
+
 
 class RequestMethods(DataMethods):
     """Administrative methods."""
+
+    scheduler_file: str | None = None
 
     # --- running functions ---------------------------------------------------------------------------------
 
@@ -57,13 +65,28 @@ class RequestMethods(DataMethods):
         if not callable(function):
             raise TypeError(f"run needs a callable, got {function!r}")
         return self.sync(
-            self._run, function, *args, workers=workers, wait=wait, nanny=nanny, on_error=on_error, asynchronous=asynchronous, **kwargs
+            self._run,
+            function,
+            *args,
+            workers=workers,
+            wait=wait,
+            nanny=nanny,
+            on_error=on_error,
+            asynchronous=asynchronous,
+            **kwargs,
         )
 
     run_coroutine = run
 
     async def _run(
-        self, function: Any, *args: Any, workers: Any = None, wait: bool = True, nanny: bool = False, on_error: str = "raise", **kwargs: Any
+        self,
+        function: Any,
+        *args: Any,
+        workers: Any = None,
+        wait: bool = True,
+        nanny: bool = False,
+        on_error: str = "raise",
+        **kwargs: Any,
     ) -> dict[str, Any]:
         if on_error not in ("raise", "return", "ignore"):
             raise ValueError(f"on_error must be 'raise', 'return', or 'ignore'; got {on_error!r}")
@@ -152,7 +175,9 @@ class RequestMethods(DataMethods):
     async def _get_versions(self, check: bool, packages: Collection[str]) -> dict[str, Any]:
         client = get_versions(packages)
         scheduler = await self.scheduler.versions(packages=list(packages))
-        workers = await self.scheduler.broadcast(msg={"op": "versions", "packages": list(packages)}, on_error="ignore")
+        workers = await self.scheduler.broadcast(
+            msg={"op": "versions", "packages": list(packages)}, on_error="ignore"
+        )
         if check:
             text = error_message(scheduler, workers, client)["warning"]
             if text:
@@ -182,8 +207,12 @@ class RequestMethods(DataMethods):
         keys = [getattr(item, "key", item) for item in keys_or_stimuli]
 
         async def call() -> list[Any]:
-            found = [("scheduler", *record) for record in await self.scheduler.get_story(keys_or_stimuli=keys)]
-            replies = await self.scheduler.broadcast(msg={"op": "get_story", "keys_or_stimuli": keys}, on_error=on_error)
+            found = [
+                ("scheduler", *record) for record in await self.scheduler.get_story(keys_or_stimuli=keys)
+            ]
+            replies = await self.scheduler.broadcast(
+                msg={"op": "get_story", "keys_or_stimuli": keys}, on_error=on_error
+            )
             for worker, records in replies.items():
                 found.extend((worker, *record) for record in records)
             return sorted(found, key=lambda record: record[-1])
@@ -268,7 +297,9 @@ class RequestMethods(DataMethods):
                 if address not in info["workers"]:
                     raise ValueError(f"unknown worker {worker!r}")
                 if not info["workers"][address]["nanny"]:
-                    raise ValueError(f"Restarting workers requires a nanny to be used. Worker {worker!r} has none.")
+                    raise ValueError(
+                        f"Restarting workers requires a nanny to be used. Worker {worker!r} has none."
+                    )
             results = await self.scheduler.restart_workers(
                 workers=list(addresses.values()),
                 timeout=self._restart_timeout(timeout),
@@ -282,16 +313,28 @@ class RequestMethods(DataMethods):
 
     def retire_workers(self, workers: Any = None, close_workers: bool = True, **kwargs: Any) -> Any:
         """Move data off workers and stop them."""
-        return self.sync(self.scheduler.retire_workers, workers=_listed(workers), close_workers=close_workers, **kwargs)
+        return self.sync(
+            self.scheduler.retire_workers, workers=_listed(workers), close_workers=close_workers, **kwargs
+        )
 
-    def replicate(self, futures: Any, n: int | None = None, workers: Any = None, branching_factor: int = 2, **kwargs: Any) -> Any:
+    def replicate(
+        self,
+        futures: Any,
+        n: int | None = None,
+        workers: Any = None,
+        branching_factor: int = 2,
+        **kwargs: Any,
+    ) -> Any:
         """Have `n` copies of results (default: one on each worker)."""
 
         async def call() -> None:
             found = futures_of(futures, client=self)
             await self._wait_for_states([f._bound() for f in found])
             reply = await self.scheduler.replicate(
-                keys=list({f.key for f in found}), n=n, workers=_listed(workers), branching_factor=branching_factor
+                keys=list({f.key for f in found}),
+                n=n,
+                workers=_listed(workers),
+                branching_factor=branching_factor,
             )
             if reply is not None:
                 raise KeyError(f"not replicated: {reply['keys']}")
@@ -304,17 +347,19 @@ class RequestMethods(DataMethods):
         """Register a scheduler, worker or nanny plugin."""
         if isinstance(plugin, type):
             raise TypeError("register_plugin expects an instance of a plugin, not a class")
-        for base, op in ((SchedulerPlugin, "register_scheduler_plugin"), (WorkerPlugin, "register_worker_plugin"), (NannyPlugin, "register_nanny_plugin")):
-            if isinstance(plugin, base):
-                break
-        else:
-            raise TypeError(f"register_plugin expects a SchedulerPlugin, WorkerPlugin or NannyPlugin; got {type(plugin)}")
+        op = next((op for base, op in _PLUGIN_OPS if isinstance(plugin, base)), None)
+        if op is None:
+            raise TypeError(
+                f"register_plugin expects a SchedulerPlugin, WorkerPlugin or NannyPlugin; got {type(plugin)}"
+            )
         name = name or getattr(plugin, "name", None) or f"{type(plugin).__name__}-{id(plugin)}"
         if idempotent is None:
             idempotent = bool(getattr(plugin, "idempotent", False))
 
         async def call() -> Any:
-            reply = await getattr(self.scheduler, op)(plugin=pickle.dumps(plugin), name=name, idempotent=idempotent)
+            reply = await getattr(self.scheduler, op)(
+                plugin=pickle.dumps(plugin), name=name, idempotent=idempotent
+            )
             _raise_first_error(reply)
             return reply
 
@@ -324,7 +369,9 @@ class RequestMethods(DataMethods):
         """Former name of `register_plugin` for workers."""
         return self.register_plugin(plugin, name=name)
 
-    def register_scheduler_plugin(self, plugin: Any, name: str | None = None, idempotent: bool | None = None) -> Any:
+    def register_scheduler_plugin(
+        self, plugin: Any, name: str | None = None, idempotent: bool | None = None
+    ) -> Any:
         """Former name of `register_plugin` for the scheduler."""
         return self.register_plugin(plugin, name=name, idempotent=idempotent)
 
@@ -352,7 +399,9 @@ class RequestMethods(DataMethods):
                 (SchedulerUploadFile(filename, load), "register_scheduler_plugin"),
                 (UploadFile(filename, load), "register_worker_plugin"),
             ):
-                reply = await getattr(self.scheduler, op)(plugin=pickle.dumps(plugin), name=name, idempotent=False)
+                reply = await getattr(self.scheduler, op)(
+                    plugin=pickle.dumps(plugin), name=name, idempotent=False
+                )
                 _raise_first_error(reply)
             return reply
 
@@ -360,7 +409,7 @@ class RequestMethods(DataMethods):
 
     def write_scheduler_file(self, scheduler_file: str) -> None:
         """Write connection information for others. ValueError if that was done already."""
-        if getattr(self, "scheduler_file", None):
+        if self.scheduler_file:
             raise ValueError("Scheduler file already set")
         self.scheduler_file = scheduler_file
         info = self.sync(self.scheduler.identity)
@@ -391,5 +440,3 @@ def _raise_first_error(reply: Any) -> None:
         if isinstance(response, dict) and response.get("status") == "error":
             _, exc, tb = clean_exception(**response)
             raise exc.with_traceback(tb)
-
-

@@ -80,7 +80,11 @@ class Submitting(ClientBase):
 
         The same pickle has the same id. Functions that can change while they keep their identity (methods, closures) are pickled each time.
         """
-        by_reference = type(func).__name__ in ("function", "builtin_function_or_method") and func.__module__ != "__main__" and "<" not in func.__qualname__
+        by_reference = (
+            type(func).__name__ in ("function", "builtin_function_or_method")
+            and func.__module__ != "__main__"
+            and "<" not in func.__qualname__
+        )
         if by_reference:
             known = self._ids_by_function.get(func)
             if known is not None:
@@ -193,7 +197,9 @@ class Submitting(ClientBase):
             validate_key(key)
         with self._lock:
             # states first: what is reported meanwhile must find them
-            states = {key: self.futures.get(key) or self.futures.setdefault(key, FutureState()) for key in keys}
+            states = {
+                key: self.futures.get(key) or self.futures.setdefault(key, FutureState()) for key in keys
+            }
             futures = {key: Future(key, self, states[key]) for key in keys}
         global_annotations = {**dask.get_annotations(), **no_default_annotations(annotations)}
         if not self._tables:
@@ -218,7 +224,12 @@ class Submitting(ClientBase):
                 UserWarning,
                 stacklevel=5,
             )
-        self._send_rows(parts, wanted.__contains__, self._begin(fifo_timeout), [key for key in keys if key not in graph.nodes])
+        self._send_rows(
+            parts,
+            wanted.__contains__,
+            self._begin(fifo_timeout),
+            [key for key in keys if key not in graph.nodes],
+        )
 
     # --- submit --------------------------------------------------------------------------------------------
 
@@ -291,10 +302,14 @@ class Submitting(ClientBase):
         builder = RowBuilder(self._function_id)
         if task is None:
             task = Task(key, func, *args)
-        rows = list(builder.rows(Materialized({key: task}, {key: annotations} if annotations else {}, {key: 0})))
+        rows = list(
+            builder.rows(Materialized({key: task}, {key: annotations} if annotations else {}, {key: 0}))
+        )
         with self._lock:
             future = Future(key, self, FutureState())
-        self._send_rows([(rows, True)], None if len(rows) == 1 else lambda k: k == key, self._begin(fifo_timeout))
+        self._send_rows(
+            [(rows, True)], None if len(rows) == 1 else lambda k: k == key, self._begin(fifo_timeout)
+        )
         return future
 
     @staticmethod
@@ -373,9 +388,23 @@ class Submitting(ClientBase):
         token = function_token(func) + (str(tokenize(kwargs)) if kwargs else "") if pure else uuid.uuid4().hex
         size = batch_size or CHUNK_ROWS
         if not self._tables:
-            return self._map_expression(func, iterables, total, keys, base, token, pure, kwargs, kwarg_nodes, annotations, fifo_timeout)
+            return self._map_expression(
+                func,
+                iterables,
+                total,
+                keys,
+                base,
+                token,
+                pure,
+                kwargs,
+                kwarg_nodes,
+                annotations,
+                fifo_timeout,
+            )
         futures: list[Future] = []
-        parts = self._map_rows(func, iterables, total, keys, base, token, pure, kwargs, kwarg_nodes, annotations, size, futures)
+        parts = self._map_rows(
+            func, iterables, total, keys, base, token, pure, kwargs, kwarg_nodes, annotations, size, futures
+        )
         self._send_rows(parts, None, self._begin(fifo_timeout), unwanted=kwarg_nodes)
         return futures
 
@@ -437,7 +466,9 @@ class Submitting(ClientBase):
                 simple = not kwargs_refer
                 if simple:
                     for arg in args:
-                        if type(arg) not in _SCALARS or (type(arg) in (str, bytes) and len(arg) > LARGE_BYTES):
+                        if type(arg) not in _SCALARS or (
+                            type(arg) in (str, bytes) and len(arg) > LARGE_BYTES
+                        ):
                             simple = False
                             break
                 if simple:
@@ -448,7 +479,9 @@ class Submitting(ClientBase):
                     row = builder.row(key, task, i, annotations or None)
                     if builder._extra_rows:
                         rows.extend(builder._extra_rows)
-                        kwarg_nodes.update((extra_row[0], DataNode(extra_row[0], None)) for extra_row in builder._extra_rows)
+                        kwarg_nodes.update(
+                            (extra_row[0], DataNode(extra_row[0], None)) for extra_row in builder._extra_rows
+                        )
                         builder._extra_rows.clear()
                     rows.append(row)
                 state = FutureState()
@@ -486,7 +519,13 @@ class Submitting(ClientBase):
             else:
                 futures.append(Future(key, self))
         if order:
-            self._send_expression(_with_token(LLGExpr(graph)), list(order), annotations, order if not kwarg_nodes else None, fifo_timeout)
+            self._send_expression(
+                _with_token(LLGExpr(graph)),
+                list(order),
+                annotations,
+                order if not kwarg_nodes else None,
+                fifo_timeout,
+            )
         return futures
 
     # --- collections ---------------------------------------------------------------------------------------
@@ -517,7 +556,9 @@ class Submitting(ClientBase):
             args = [collections]
         if traverse:
             args = [
-                dask.delayed(arg) if isinstance(arg, (list, set, tuple, dict, Iterator)) and not is_dask_collection(arg) else arg
+                dask.delayed(arg)
+                if isinstance(arg, (list, set, tuple, dict, Iterator)) and not is_dask_collection(arg)
+                else arg
                 for arg in args
             ]
         variables = [arg for arg in args if is_dask_collection(arg)]
@@ -629,7 +670,9 @@ class Submitting(ClientBase):
     def _rejoin(self) -> None:
         raise NotImplementedError
 
-    def gather(self, futures: Any, errors: str = "raise", direct: Any = None, asynchronous: bool | None = None) -> Any:
+    def gather(
+        self, futures: Any, errors: str = "raise", direct: Any = None, asynchronous: bool | None = None
+    ) -> Any:
         raise NotImplementedError
 
 

@@ -55,7 +55,9 @@ def futures_of(o: Any, client: Any = None) -> list[Future]:
     if client is not None:
         bad = [f for f in futures if f.cancelled()]
         if bad:
-            raise FuturesCancelledError([FutureCancelledError(f.key, f._bound().reason, f._bound().msg) for f in bad])
+            raise FuturesCancelledError(
+                [FutureCancelledError(f.key, f._bound().reason, f._bound().msg) for f in bad]
+            )
     return futures
 
 
@@ -69,7 +71,9 @@ async def _wait(fs: Any, timeout: Any = None, return_when: str = ALL_COMPLETED) 
             f"timeout= keyword received a non-numeric value {timeout!r}.\nBeware that wait expects a list of values\n  Bad:  wait(x, y, z)\n  Good: wait([x, y, z])"
         ) from None
     if return_when not in (ALL_COMPLETED, FIRST_COMPLETED):
-        raise NotImplementedError(f"Only return_when='{ALL_COMPLETED}' and '{FIRST_COMPLETED}' are supported, got {return_when!r}")
+        raise NotImplementedError(
+            f"Only return_when='{ALL_COMPLETED}' and '{FIRST_COMPLETED}' are supported, got {return_when!r}"
+        )
     futures = set(futures_of(fs))
     by_client: dict[Any, list[Future]] = defaultdict(list)
     for future in futures:
@@ -179,9 +183,9 @@ class as_completed:
     def _remaining(self) -> float | None:
         if self._deadline is None:
             return None
-        left = self._deadline - monotonic()
+        left: float = self._deadline - monotonic()
         if left <= 0:
-            raise asyncio.TimeoutError("as_completed: not all futures completed in time")
+            raise TimeoutError("as_completed: not all futures completed in time")
         return left
 
     def _next_sync(self) -> Future:
@@ -191,7 +195,7 @@ class as_completed:
             try:
                 future = self._ready.get(timeout=self._remaining())
             except queue.Empty:
-                raise asyncio.TimeoutError("as_completed: not all futures completed in time") from None
+                raise TimeoutError("as_completed: not all futures completed in time") from None
             if self._claim(future):
                 return future
 
@@ -237,8 +241,8 @@ class as_completed:
             if self._ready.empty():
                 try:
                     await asyncio.wait_for(self._async_ready.wait(), self._remaining())
-                except asyncio.TimeoutError:
-                    raise asyncio.TimeoutError("as_completed: not all futures completed in time") from None
+                except TimeoutError:
+                    raise TimeoutError("as_completed: not all futures completed in time") from None
 
     async def __anext__(self) -> Any:
         if not self.with_results:

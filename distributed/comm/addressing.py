@@ -184,20 +184,24 @@ def address_from_user_args(
     """
     if security is not None and getattr(security, "require_encryption", False) and not protocol:
         protocol = "tls"
-    if protocol and protocol.rstrip("://") == "inproc":
+    if protocol and protocol.removesuffix("://") == "inproc":
         return "inproc://"
     if interface:
         if host:
-            raise ValueError(f"give either host or interface, not both: host={host!r}, interface={interface!r}")
+            raise ValueError(
+                f"give either host or interface, not both: host={host!r}, interface={interface!r}"
+            )
         host = get_ip_interface(interface)
-    if host and protocol and "://" in host and not host.startswith(protocol.rstrip("://") + "://"):
+    if host and protocol and "://" in host and not host.startswith(protocol.removesuffix("://") + "://"):
         raise ValueError(f"host {host!r} and protocol {protocol!r} contradict each other")
     text = host or ""
     if protocol and "://" not in text:
-        text = protocol.rstrip("://") + "://" + text
+        text = protocol.removesuffix("://") + "://" + text
     if peer and not host and not interface:
         local = get_local_address_for(peer)
-        text = local if not protocol else unparse_address(protocol.rstrip("://"), parse_address(local)[1])
+        text = (
+            local if not protocol else unparse_address(protocol.removesuffix("://"), parse_address(local)[1])
+        )
     scheme, loc = parse_address(text)
     if scheme == "inproc":
         return "inproc://" + loc

@@ -186,7 +186,7 @@ class Listener(ABC):
             await asyncio.wait_for(
                 comm.perform_handshake(handshake_overrides), timeout=ACCEPT_HANDSHAKE_TIMEOUT_S
             )
-        except asyncio.TimeoutError:
+        except TimeoutError:
             comm.abort()
             raise CommClosedError(
                 f"{comm!r} did not finish the handshake within {ACCEPT_HANDSHAKE_TIMEOUT_S} s"

@@ -54,6 +54,10 @@ def negotiate(local: dict[str, Any], remote: Any) -> tuple[dict[str, Any], froze
     if compression != remote.get("compression"):
         compression = None
     announced = remote.get("extensions")
-    theirs = {name for name in announced if isinstance(name, str)} if isinstance(announced, (tuple, list)) else set()
+    theirs = (
+        {name for name in announced if isinstance(name, str)}
+        if isinstance(announced, (tuple, list))
+        else set()
+    )
     options = {"compression": compression, "pickle-protocol": min(protocol, local["pickle-protocol"])}
     return options, frozenset(theirs.intersection(local.get("extensions", ())))

@@ -85,7 +85,9 @@ class InProc(Comm):
 
     transport = "InProc"
 
-    def __init__(self, local: str, peer: str, incoming: _Pipe, outgoing: _Pipe, deserialize: bool = True) -> None:
+    def __init__(
+        self, local: str, peer: str, incoming: _Pipe, outgoing: _Pipe, deserialize: bool = True
+    ) -> None:
         super().__init__(deserialize)
         self._local = local
         self._peer = peer
@@ -183,10 +185,12 @@ class _Registry:
             self._listeners.pop(loc, None)
 
     def get(self, loc: str) -> InProcListener:
-        ip, _, rest = loc.partition("/")
+        _, _, rest = loc.partition("/")
         pid = rest.partition("/")[0]
         if pid and pid != str(os.getpid()):
-            raise OSError(f"inproc://{loc} belongs to process {pid}; inproc addresses work within one process only")
+            raise OSError(
+                f"inproc://{loc} belongs to process {pid}; inproc addresses work within one process only"
+            )
         listener = self._listeners.get(loc)
         if listener is None:
             raise OSError(f"nobody listens on inproc://{loc}")
@@ -199,7 +203,9 @@ registry = _Registry()
 class InProcListener(Listener):
     """Accepts inproc comms; `handle_comm` runs on the loop that started the listener."""
 
-    def __init__(self, loc: str, handle_comm: Callable[[Comm], Any], deserialize: bool = True, **_: Any) -> None:
+    def __init__(
+        self, loc: str, handle_comm: Callable[[Comm], Any], deserialize: bool = True, **_: Any
+    ) -> None:
         self.loc = loc or registry.new_location()
         self.handle_comm = handle_comm
         self.deserialize = deserialize

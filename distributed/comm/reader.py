@@ -34,8 +34,20 @@ class FrameReader:
     unusable then.
     """
 
-    __slots__ = ("messages", "queued_bytes", "_scratch", "_view", "_start", "_end", "_targets", "_target", "_filled",
-                 "_frames", "_payload", "_header_need")
+    __slots__ = (
+        "_end",
+        "_filled",
+        "_frames",
+        "_header_need",
+        "_payload",
+        "_scratch",
+        "_start",
+        "_target",
+        "_targets",
+        "_view",
+        "messages",
+        "queued_bytes",
+    )
 
     def __init__(self) -> None:
         #: complete messages, oldest first; the transport pops them

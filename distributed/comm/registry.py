@@ -63,8 +63,8 @@ def get_backend(scheme: str) -> Backend:
         return backend
     for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP, name=scheme):
         factory = entry.load()
-        backend = factory() if callable(factory) else factory
-        backends[scheme] = backend
-        return backend
+        loaded: Backend = factory() if callable(factory) else factory
+        backends[scheme] = loaded
+        return loaded
     known = sorted({*backends, *(e.name for e in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))})
     raise ValueError(f"unknown address scheme {scheme!r} (known schemes: {known})")

@@ -77,7 +77,9 @@ class TCP(Comm):
     transport = "TCP"
     scheme = "tcp"
 
-    def __init__(self, sock: socket.socket, deserialize: bool = True, settings: CommSettings | None = None) -> None:
+    def __init__(
+        self, sock: socket.socket, deserialize: bool = True, settings: CommSettings | None = None
+    ) -> None:
         super().__init__(deserialize)
         self.settings = settings or CommSettings.from_config()
         self._sock: socket.socket | None = sock
@@ -85,7 +87,7 @@ class TCP(Comm):
         self._loop = asyncio.get_running_loop()
         self._local = f"{self.scheme}://{_format_sockname(sock.getsockname())}"
         self._peer = f"{self.scheme}://{_format_sockname(sock.getpeername())}"
-        self._same_host = sock.getsockname()[0] == sock.getpeername()[0]
+        self._same_host: bool = sock.getsockname()[0] == sock.getpeername()[0]
         self._reader = FrameReader()
         self._inbox = self._reader.messages
         self._read_waiter: asyncio.Future[None] | None = None
@@ -362,7 +364,7 @@ class TCP(Comm):
         if self._sock is not None and self._outgoing:
             try:
                 await asyncio.wait_for(self.drain(), CLOSE_FLUSH_TIMEOUT_S)
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 logger.debug("%r: the peer does not read, closing without the last bytes", self)
             except CommClosedError:
                 pass  # the peer went first: nothing is left to flush

@@ -51,7 +51,11 @@ async def to_frames(
     budget = _threshold(offload_threshold) if allow_offload else None
     if budget is None:
         return protocol.dumps(
-            msg, serializers=serializers, on_error=on_error, context=context, frame_split_size=frame_split_size
+            msg,
+            serializers=serializers,
+            on_error=on_error,
+            context=context,
+            frame_split_size=frame_split_size,
         )
     try:
         return protocol.dumps(

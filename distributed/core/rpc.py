@@ -191,7 +191,9 @@ async def close_politely(comm: Comm) -> None:
 class PooledRPCCall(_RemoteCalls):
     """Remote calls to one address through a pool."""
 
-    def __init__(self, addr: str, pool: ConnectionPool, serializers: Any = None, deserializers: Any = None) -> None:
+    def __init__(
+        self, addr: str, pool: ConnectionPool, serializers: Any = None, deserializers: Any = None
+    ) -> None:
         self.addr = addr
         self.pool = pool
         self.serializers = serializers
@@ -288,7 +290,9 @@ class ConnectionPool:
 
         return started().__await__()
 
-    def __call__(self, addr: str | None = None, ip: str | None = None, port: int | None = None) -> PooledRPCCall:
+    def __call__(
+        self, addr: str | None = None, ip: str | None = None, port: int | None = None
+    ) -> PooledRPCCall:
         if addr is None:
             if ip is None or port is None:
                 raise ValueError("give an address, or ip and port")
@@ -458,4 +462,6 @@ class ConnectionPool:
         return f"<ConnectionPool: open={self.open}, active={self.active}, connecting={len(self._connecting)}>"
 
 
-rpc.__module__ = ConnectionPool.__module__ = PooledRPCCall.__module__ = RPCClosed.__module__ = "distributed.core"
+rpc.__module__ = ConnectionPool.__module__ = PooledRPCCall.__module__ = RPCClosed.__module__ = (
+    "distributed.core"
+)

@@ -195,7 +195,12 @@ class Server:
 
     def dump_state(self, exclude: Collection[str] = ()) -> dict[str, Any]:
         """Facts for debugging, without the named ones."""
-        state = {"type": type(self).__name__, "id": self.id, "address": self.address_safe, "status": self.status.name}
+        state = {
+            "type": type(self).__name__,
+            "id": self.id,
+            "address": self.address_safe,
+            "status": self.status.name,
+        }
         return {key: value for key, value in state.items() if key not in exclude}
 
     def __repr__(self) -> str:
@@ -238,11 +243,9 @@ class Server:
             self._loop = IOLoop.current()
             try:
                 await asyncio.wait_for(self.start_unsafe(), timeout=self.timeout)
-            except asyncio.TimeoutError as exc:
+            except TimeoutError as exc:
                 await self._close_after_failure(exc)
-                raise asyncio.TimeoutError(
-                    f"{type(self).__name__} did not start within {self.timeout:g} s"
-                ) from exc
+                raise TimeoutError(f"{type(self).__name__} did not start within {self.timeout:g} s") from exc
             except Exception as exc:
                 await self._close_after_failure(exc)
                 raise RuntimeError(f"{type(self).__name__} failed to start.") from exc
@@ -255,7 +258,9 @@ class Server:
         await self.close(reason=f"failure-to-start-{type(exc).__name__}")
         self.status = Status.failed
 
-    async def listen(self, port_or_addr: int | str | None = None, *, allow_offload: bool | None = None, **listen_args: Any) -> None:
+    async def listen(
+        self, port_or_addr: int | str | None = None, *, allow_offload: bool | None = None, **listen_args: Any
+    ) -> None:
         """Accept connections on an address, or on a port of the default interface.
 
         Parameters
@@ -300,7 +305,7 @@ class Server:
         if not task.cancelled() and (exc := task.exception()) is not None:
             logger.error("Background task %s of %r failed", task.get_name(), self, exc_info=exc)
 
-    async def close(self, timeout: float | None = None, reason: str = "") -> None:
+    async def close(self, timeout: float | None = None, *, reason: str = "") -> Any:
         """Stop listening, close all connections, wait for nothing else. Closing twice is harmless."""
         for callback in self.periodic_callbacks.values():
             callback.stop()
@@ -442,7 +447,11 @@ class Server:
                         if op == "close-stream":
                             return
                         raise ValueError(f"unknown op {op!r} on the stream of {comm.peer_address}")
-                    result = handler(**extra, **msg) if extra and extra.keys().isdisjoint(msg) else handler(**{**(extra or {}), **msg})
+                    result = (
+                        handler(**extra, **msg)
+                        if extra and extra.keys().isdisjoint(msg)
+                        else handler(**{**(extra or {}), **msg})
+                    )
                     if result is not None and inspect.isawaitable(result):
                         await result
         finally:

@@ -73,23 +73,30 @@ class Cluster(SyncMethodMixin):
             self.security: Security | None = None
         if name is None:
             name = str(uuid.uuid4())[:8]
-        self._cluster_info: dict[str, Any] = {"name": name, "type": f"{type(self).__module__}.{type(self).__name__}"}
+        self._cluster_info: dict[str, Any] = {
+            "name": name,
+            "type": f"{type(self).__module__}.{type(self).__name__}",
+        }
         self.status = Status.created
 
     @property
     def loop(self) -> IOLoop:
         """The loop that runs this cluster's coroutines."""
-        loop = self._loop_runner.loop
+        loop: IOLoop | None = self._loop_runner.loop
         if loop is None:
             self._loop_runner.start()
             loop = self._loop_runner.loop
+        assert loop is not None, "a started runner has a loop"
         return loop
 
     @property
     def called_from_running_loop(self) -> bool:
         """Whether the caller is inside this cluster's event loop."""
         try:
-            return bool(IOLoop.current(instance=False) is self._loop_runner.loop) and self._loop_runner.loop is not None
+            return (
+                bool(IOLoop.current(instance=False) is self._loop_runner.loop)
+                and self._loop_runner.loop is not None
+            )
         except RuntimeError:
             return False
 
@@ -182,6 +189,7 @@ class Cluster(SyncMethodMixin):
         """Stop the cluster. An awaitable when asynchronous; closing twice is harmless."""
         if self.status == Status.closed:
             if self.asynchronous:
+
                 async def nothing() -> None: ...
 
                 return nothing()
@@ -280,7 +288,7 @@ class Cluster(SyncMethodMixin):
         """Note something in the cluster manager's log."""
         self._cluster_manager_logs.append((datetime.datetime.now(), log))
         if not self.quiet:
-            print(log)  # noqa: T201 - that is what quiet=False asks for
+            print(log)
 
     async def _get_logs(self, cluster: bool = True, scheduler: bool = True, workers: Any = True) -> Logs:
         logs = Logs()

@@ -87,7 +87,9 @@ class LocalCluster(SpecCluster):
             warnings.warn("The ip keyword has been renamed to host", DeprecationWarning, stacklevel=2)
             host = ip
         if start is not None:
-            warnings.warn("The start keyword has no effect; use asynchronous=True", DeprecationWarning, stacklevel=2)
+            warnings.warn(
+                "The start keyword has no effect; use asynchronous=True", DeprecationWarning, stacklevel=2
+            )
         if processes is None:
             processes = worker_class is None or issubclass(worker_class, Nanny)
         if worker_class is None:
@@ -154,7 +156,7 @@ class LocalCluster(SpecCluster):
         }
         worker = {"cls": worker_class, "options": worker_kwargs}
         super().__init__(
-            workers={i: worker for i in range(n_workers)},
+            workers=dict.fromkeys(range(n_workers), worker),
             scheduler=scheduler_spec,
             worker=worker,
             loop=loop,

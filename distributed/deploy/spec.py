@@ -59,8 +59,11 @@ class ProcessInterface:
             async with self.lock:
                 if self.status == Status.created:
                     await self.start()
-                    if self.status != Status.running:
-                        raise RuntimeError(f"start() of {self!r} must end with status running, not {self.status.name}")
+                    status: Status = self.status
+                    if status is not Status.running:
+                        raise RuntimeError(
+                            f"start() of {self!r} must end with status running, not {status.name}"
+                        )
             return self
 
         return started().__await__()
@@ -174,6 +177,7 @@ class SpecCluster(Cluster):
                     cls = import_term(cls)
                 self.scheduler = cls(**self.scheduler_spec.get("options", {}))
             self.scheduler = await self.scheduler
+            assert self.security is not None, "the constructor sets it"
             self.scheduler_comm = rpc(
                 getattr(self.scheduler, "external_address", None) or self.scheduler.address,
                 connection_args=self.security.get_connection_args("client"),
@@ -200,9 +204,15 @@ class SpecCluster(Cluster):
             to_close = set(self.workers) - set(self.worker_spec)
             if to_close:
                 if self.scheduler.status == Status.running:
-                    addresses = [self.workers[name].worker_address for name in to_close if hasattr(self.workers[name], "worker_address")]
+                    addresses = [
+                        self.workers[name].worker_address
+                        for name in to_close
+                        if hasattr(self.workers[name], "worker_address")
+                    ]
                     await self._retire([address for address in addresses if address])
-                closing = [self._close_worker(self.workers[name]) for name in to_close if name in self.workers]
+                closing = [
+                    self._close_worker(self.workers[name]) for name in to_close if name in self.workers
+                ]
                 await asyncio.gather(*closing)
                 for name in to_close:
                     self.workers.pop(name, None)
@@ -223,8 +233,14 @@ class SpecCluster(Cluster):
                 workers.append((name, worker))
             if workers:
                 # all at once: the time to start is that of one worker, not of all of them
-                results = await asyncio.gather(*(_started(worker) for _, worker in workers), return_exceptions=True)
-                failures = [(name, r) for (name, _), r in zip(workers, results, strict=True) if isinstance(r, BaseException)]
+                results = await asyncio.gather(
+                    *(_started(worker) for _, worker in workers), return_exceptions=True
+                )
+                failures = [
+                    (name, r)
+                    for (name, _), r in zip(workers, results, strict=True)
+                    if isinstance(r, BaseException)
+                ]
                 for name, _ in failures:
                     failed = self.workers.pop(name)
                     self.worker_spec.pop(name, None)
@@ -274,7 +290,9 @@ class SpecCluster(Cluster):
             if self.shutdown_on_close:
                 async with self._lock:
                     workers, self.workers = self.workers, {}
-                    await asyncio.gather(*(self._close_worker(w) for w in workers.values()), return_exceptions=True)
+                    await asyncio.gather(
+                        *(self._close_worker(w) for w in workers.values()), return_exceptions=True
+                    )
             if self.scheduler is not None and self.shutdown_scheduler and hasattr(self.scheduler, "close"):
                 await super()._close()
                 await self.scheduler.close()
@@ -324,21 +342,29 @@ class SpecCluster(Cluster):
 
     def _threads_per_worker(self) -> int:
         if not self.new_spec:
-            raise ValueError("To scale by cores= your worker specification must include nthreads=, ncores=, threads= or cores=")
+            raise ValueError(
+                "To scale by cores= your worker specification must include nthreads=, ncores=, threads= or cores="
+            )
         options = self.new_spec.get("options", {})
         for key in ("nthreads", "ncores", "threads", "cores"):
             if options.get(key):
                 return int(options[key])
-        raise ValueError("To scale by cores= your worker specification must include nthreads=, ncores=, threads= or cores=")
+        raise ValueError(
+            "To scale by cores= your worker specification must include nthreads=, ncores=, threads= or cores="
+        )
 
     def _memory_per_worker(self) -> int:
         if not self.new_spec:
-            raise ValueError("To scale by memory= your worker specification must include memory_limit= or memory=")
+            raise ValueError(
+                "To scale by memory= your worker specification must include memory_limit= or memory="
+            )
         options = self.new_spec.get("options", {})
         for key in ("memory_limit", "memory"):
             if options.get(key):
                 return int(parse_bytes(options[key]))
-        raise ValueError("To scale by memory= your worker specification must include memory_limit= or memory=")
+        raise ValueError(
+            "To scale by memory= your worker specification must include memory_limit= or memory="
+        )
 
     def scale(self, n: int = 0, memory: Any = None, cores: int | None = None) -> Any:
         """Have `n` workers, or enough for that much memory or that many cores; the largest of them counts.

@@ -57,7 +57,14 @@ class TextProgressBar:
         self.file.flush()
 
 
-def progress(*futures: Any, notebook: bool | None = None, multi: bool = True, complete: bool = True, group_by: Any = "prefix", **kwargs: Any) -> None:
+def progress(
+    *futures: Any,
+    notebook: bool | None = None,
+    multi: bool = True,
+    complete: bool = True,
+    group_by: Any = "prefix",
+    **kwargs: Any,
+) -> None:
     """Show a progress bar in the terminal and wait for futures. The notebook widget and the grouping come in a later release."""
     found = futures_of(list(futures))
     if not found:

@@ -93,13 +93,17 @@ class Nanny(Server):
         self.name = name
         self.memory_limit = parse_memory_limit(memory_limit, self.nthreads)
         self.death_timeout = parse_timedelta(death_timeout, "s") if death_timeout else None
-        self.worker_class: type[Worker] = import_term(worker_class) if isinstance(worker_class, str) else worker_class or Worker
+        self.worker_class: type[Worker] = (
+            import_term(worker_class) if isinstance(worker_class, str) else worker_class or Worker
+        )
         if scheduler_file:
             address = Worker._address_from_file(scheduler_file)
         elif scheduler_ip is None:
             address = dask.config.get("scheduler-address", None)
             if address is None:
-                raise ValueError("Nanny needs the scheduler's address: pass it, or scheduler_file=, or set scheduler-address")
+                raise ValueError(
+                    "Nanny needs the scheduler's address: pass it, or scheduler_file=, or set scheduler-address"
+                )
         else:
             address = scheduler_ip if scheduler_port is None else f"{scheduler_ip}:{scheduler_port}"
         self.scheduler_addr = normalize_address(address)
@@ -109,7 +113,9 @@ class Nanny(Server):
             **{key: str(value) for key, value in (env or {}).items()},
         }
         self.pre_spawn_env = {
-            key: str(value) for key, value in dask.config.get("distributed.nanny.pre-spawn-environ").items() if value is not None
+            key: str(value)
+            for key, value in dask.config.get("distributed.nanny.pre-spawn-environ").items()
+            if value is not None
         }
         self.config = {**dask.config.config, **(config or {})}
         self.worker_kwargs = {
@@ -141,7 +147,9 @@ class Nanny(Server):
         self.preloads = process_preloads(
             self,
             preload_nanny if preload_nanny is not None else dask.config.get("distributed.nanny.preload"),
-            preload_nanny_argv if preload_nanny_argv is not None else dask.config.get("distributed.nanny.preload-argv"),
+            preload_nanny_argv
+            if preload_nanny_argv is not None
+            else dask.config.get("distributed.nanny.preload-argv"),
         )
         super().__init__(
             connection_args=self.security.get_connection_args("worker"),
@@ -301,7 +309,7 @@ class Nanny(Server):
 
         try:
             await asyncio.wait_for(again(), timeout)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             logger.error("Restart timed out after %ss; returning before finished", timeout)
             return "timed out"
         except Exception as exc:  # whatever the worker does when it starts
@@ -317,7 +325,7 @@ class Nanny(Server):
         asyncio.ensure_future(self.close(timeout=timeout, reason=reason))
         return "OK"
 
-    async def close(self, timeout: float | None = 5, reason: str = "nanny-close") -> str | None:
+    async def close(self, timeout: float | None = 5, *, reason: str = "nanny-close") -> str | None:
         """Stop the worker and this nanny. Closing twice waits for the first."""
         if self.status in (Status.closing, Status.closed):
             await self.finished()
@@ -333,7 +341,9 @@ class Nanny(Server):
                 except Exception:  # a plugin's error must not keep us from closing
                     logger.exception("A nanny plugin failed in teardown")
         if self.process is not None:
-            await self.process.stop(timeout=timeout if timeout is not None else TERMINATE_TIMEOUT_S, reason=reason)
+            await self.process.stop(
+                timeout=timeout if timeout is not None else TERMINATE_TIMEOUT_S, reason=reason
+            )
         self.process = None
         await super().close(reason=reason)
         logger.removeHandler(self.log_buffer)

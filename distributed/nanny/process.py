@@ -77,7 +77,9 @@ class WorkerProcess:
         except EOFError:
             self.status = Status.failed
             code = await asyncio.wait_for(asyncio.shield(self.exited), TERMINATE_TIMEOUT_S)
-            raise RuntimeError(f"the worker's process ended while it started, with exit code {code}") from None
+            raise RuntimeError(
+                f"the worker's process ended while it started, with exit code {code}"
+            ) from None
         if "exception" in message:
             self.status = Status.failed
             raise message["exception"]
@@ -135,7 +137,7 @@ class WorkerProcess:
             self._pipe.send({"op": "stop", "timeout": timeout, "reason": reason})
         try:
             await asyncio.wait_for(asyncio.shield(self.exited), timeout)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             logger.warning("Worker process %s still alive after %s seconds, killing", self.pid, timeout)
             self.process.kill()
             await self.exited
@@ -163,7 +165,7 @@ def _run_worker(
     async def main() -> None:
         loop = asyncio.get_running_loop()
         worker: Worker | None = None
-        stop: asyncio.Future[dict[str, Any]] = loop.create_future()
+        stop: asyncio.Future[Any] = loop.create_future()
 
         def set_stop(message: dict[str, Any]) -> None:
             if not stop.done():
@@ -185,11 +187,13 @@ def _run_worker(
             pipe.send({"exception": _picklable(exc)})
             return
         pipe.send({"address": worker.address})
-        finished = asyncio.ensure_future(worker.finished())
+        finished: asyncio.Future[Any] = asyncio.ensure_future(worker.finished())
         await asyncio.wait([finished, stop], return_when=asyncio.FIRST_COMPLETED)
         if not finished.done():
             message = stop.result()
-            await worker.close(nanny=False, reason=message.get("reason", "nanny-stop"), timeout=message.get("timeout"))
+            await worker.close(
+                nanny=False, reason=message.get("reason", "nanny-stop"), timeout=message.get("timeout")
+            )
 
     with asyncio.Runner(loop_factory=get_loop_factory()) as runner:
         runner.run(main())

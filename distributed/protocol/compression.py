@@ -28,7 +28,7 @@ def _identity(data: Any) -> Any:
 
 
 #: name -> codec; open to further ones
-codecs: dict[str | None | bool, Codec] = {
+codecs: dict[str | bool | None, Codec] = {
     None: Codec(_identity, _identity),
     False: Codec(_identity, _identity),
     "zlib": Codec(zlib.compress, zlib.decompress),
@@ -62,7 +62,9 @@ except ImportError:
 try:
     from cramjam import snappy as _snappy
 
-    codecs["snappy"] = Codec(lambda data: bytes(_snappy.compress_raw(data)), lambda data: bytes(_snappy.decompress_raw(data)))
+    codecs["snappy"] = Codec(
+        lambda data: bytes(_snappy.compress_raw(data)), lambda data: bytes(_snappy.decompress_raw(data))
+    )
 except ImportError:
     pass  # an optional library
 

@@ -54,7 +54,17 @@ class PayloadBudgetExceeded(Exception):
 class _Encoder:
     """One message at a time. Kept and used again, since making a packer costs more than packing a small message."""
 
-    __slots__ = ("budget", "context", "finished", "frames", "on_error", "packer", "serializers", "size", "spent")
+    __slots__ = (
+        "budget",
+        "context",
+        "finished",
+        "frames",
+        "on_error",
+        "packer",
+        "serializers",
+        "size",
+        "spent",
+    )
 
     def __init__(self) -> None:
         self.packer = msgpack.Packer(default=self.default, use_bin_type=True)
@@ -100,7 +110,12 @@ class _Encoder:
         if typ is set:
             return {"__Set__": True, "as-list": list(obj)}
         if isinstance(obj, Enum):
-            return {"__Enum__": True, "name": obj.name, "__module__": obj.__module__, "__name__": typ.__name__}
+            return {
+                "__Enum__": True,
+                "name": obj.name,
+                "__module__": obj.__module__,
+                "__name__": typ.__name__,
+            }
         header, frames = self.once(obj, obj, self.pickle)
         return self.place("__Pickled__", header, frames)
 
@@ -155,7 +170,12 @@ def _header_default(obj: Any) -> Any:
     if type(obj) is set:
         return {"__Set__": True, "as-list": list(obj)}
     if isinstance(obj, Enum):
-        return {"__Enum__": True, "name": obj.name, "__module__": obj.__module__, "__name__": type(obj).__name__}
+        return {
+            "__Enum__": True,
+            "name": obj.name,
+            "__module__": obj.__module__,
+            "__name__": type(obj).__name__,
+        }
     item = getattr(obj, "item", None)
     if item is not None:  # numpy scalars
         return item()
@@ -298,7 +318,11 @@ def loads(
         index = obj.get("__Serialized__")
         if index is not None and index is not True:
             header, parts = payload("Serialized", index)
-            return merge_and_deserialize(header, parts, deserializers) if deserialize else Serialized(header, parts)
+            return (
+                merge_and_deserialize(header, parts, deserializers)
+                if deserialize
+                else Serialized(header, parts)
+            )
         index = obj.get("__Pickled__")
         if index is not None:
             header, parts = payload("Pickled", index)

@@ -31,9 +31,15 @@ def _describe_dtype(dtype: np.dtype[Any]) -> tuple[int, Any]:
 
 
 @dask_serialize.register(np.ndarray)
-def serialize_numpy_ndarray(x: np.ndarray[Any, Any], context: dict[str, Any] | None = None) -> tuple[Header, list[Any]]:
+def serialize_numpy_ndarray(
+    x: np.ndarray[Any, Any], context: dict[str, Any] | None = None
+) -> tuple[Header, list[Any]]:
     """Raw memory, or a pickle for objects and for dtypes that a text cannot describe (datetime units, strings of numpy 2)."""
-    if x.dtype.hasobject or x.dtype.kind == "T" or not x.dtype.isbuiltin and x.dtype.kind != "V" and x.dtype.isalignedstruct:
+    if (
+        x.dtype.hasobject
+        or x.dtype.kind == "T"
+        or (not x.dtype.isbuiltin and x.dtype.kind != "V" and x.dtype.isalignedstruct)
+    ):
         frames: list[Any] = [None]
         protocol = (context or {}).get("pickle-protocol") or pickle.HIGHEST_PROTOCOL
         if protocol >= 5:
@@ -73,7 +79,7 @@ def serialize_numpy_ndarray(x: np.ndarray[Any, Any], context: dict[str, Any] | N
     else:
         if not data.flags.c_contiguous:
             data = np.ascontiguousarray(data)
-        frame = memoryview(data.ravel().view("u1")) if data.dtype.itemsize else memoryview(b"")
+        frame = memoryview(data.ravel().view("u1")) if data.dtype.itemsize else memoryview(b"")  # type: ignore[arg-type]
     header.update(
         {
             "dtype": _describe_dtype(x.dtype),
@@ -107,7 +113,9 @@ def deserialize_numpy_ndarray(header: Header, frames: Sequence[Any]) -> Any:
     else:
         needed = dt.itemsize * math.prod(header["shape"])
         if memoryview(frame).nbytes < needed:
-            raise ValueError(f"an array of shape {header['shape']} and dtype {dt} needs {needed} bytes, its frame has {memoryview(frame).nbytes}")
+            raise ValueError(
+                f"an array of shape {header['shape']} and dtype {dt} needs {needed} bytes, its frame has {memoryview(frame).nbytes}"
+            )
         x = np.ndarray(shape, dtype=dt, buffer=buffer, strides=tuple(header["strides"]))
     if header.get("matrix"):
         x = np.asmatrix(x)

@@ -25,7 +25,9 @@ def _always_by_value(obj: Any) -> bool:
     if not registered:
         return False
     module = getattr(obj, "__module__", None) or type(obj).__module__
-    return isinstance(module, str) and any(module == name or module.startswith(name + ".") for name in registered)
+    return isinstance(module, str) and any(
+        module == name or module.startswith(name + ".") for name in registered
+    )
 
 
 def _is_plain_data(obj: Any) -> bool:

@@ -138,7 +138,8 @@ def pickle_loads(header: Header, frames: Sequence[Any]) -> Any:
     if writeable is None:
         writeable = (True,) * len(buffers)
     return pickle.loads(
-        data, buffers=[ensure_writeable(buffer, flag) for buffer, flag in zip(buffers, writeable, strict=True)]
+        data,
+        buffers=[ensure_writeable(buffer, flag) for buffer, flag in zip(buffers, writeable, strict=True)],
     )
 
 
@@ -175,7 +176,9 @@ def register_serialization_family(name: str, dumps: Dumper | None, loads: Loader
     wants_context = False
     if dumps is not None:
         code = getattr(dumps, "__code__", None)
-        wants_context = code is not None and "context" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        wants_context = (
+            code is not None and "context" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        )
     families[name] = (dumps or _error_dumps, loads, wants_context)
 
 
@@ -251,8 +254,10 @@ def serialize(
         return serialize(x.data, names, on_error, context, iterate_collection=True)
     if typ in _COLLECTIONS:
         if iterate_collection is None:
-            by_msgpack = typ is list and "msgpack" in names and (
-                "pickle" not in names or list(names).index("pickle") > list(names).index("msgpack")
+            by_msgpack = (
+                typ is list
+                and "msgpack" in names
+                and ("pickle" not in names or list(names).index("pickle") > list(names).index("msgpack"))
             )
             iterate_collection = by_msgpack or check_dask_serializable(x)
         if iterate_collection and (typ is not dict or _msgpackable_keys(x)):
@@ -326,14 +331,18 @@ def deserialize(header: Header, frames: Sequence[Any], deserializers: Sequence[s
         return _deserialize_collection(header, frames, deserializers)
     name = header.get("serializer")
     if deserializers is not None and name not in deserializers:
-        raise TypeError(f"Data serialized with {name!r} but only able to deserialize data with {list(deserializers)}")
+        raise TypeError(
+            f"Data serialized with {name!r} but only able to deserialize data with {list(deserializers)}"
+        )
     family = families.get(name) if isinstance(name, str) else None
     if family is None:
         raise TypeError(f"Data serialized with unknown family {name!r}; known: {sorted(families)}")
     return family[1](header, frames)
 
 
-def _deserialize_collection(header: Header, frames: Sequence[Any], deserializers: Sequence[str] | None) -> Any:
+def _deserialize_collection(
+    header: Header, frames: Sequence[Any], deserializers: Sequence[str] | None
+) -> Any:
     typ = _COLLECTION_TYPES.get(header["type-serialized"])
     if typ is None:
         raise TypeError(f"unknown collection type {header['type-serialized']!r}")
@@ -450,7 +459,11 @@ class Serialized:
         self.frames = frames
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Serialized) and other.header == self.header and list(other.frames) == list(self.frames)
+        return (
+            isinstance(other, Serialized)
+            and other.header == self.header
+            and list(other.frames) == list(self.frames)
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -512,7 +525,9 @@ def register_serialization(cls: type, serialize: Dumper, deserialize: Loader) ->
     ``serialize(obj)`` returns a header of plain data and a list of buffers; ``deserialize(header, frames)`` the object.
     """
     if isinstance(cls, str):
-        raise TypeError(f"give the class itself, not its name {cls!r}; for lazy registration use dask_serialize.register_lazy")
+        raise TypeError(
+            f"give the class itself, not its name {cls!r}; for lazy registration use dask_serialize.register_lazy"
+        )
     dask_serialize.register(cls)(serialize)
     dask_deserialize.register(cls)(deserialize)
 
@@ -571,7 +586,9 @@ def _deserialize_by_attributes(header: Header, frames: Sequence[Any]) -> Any:
     return obj
 
 
-def register_generic(cls: type, serializer_name: str = "dask", serialize_func: Any = None, deserialize_func: Any = None) -> None:
+def register_generic(
+    cls: type, serializer_name: str = "dask", serialize_func: Any = None, deserialize_func: Any = None
+) -> None:
     """Register a class whose instances are their attributes: each is serialised by itself, without copies of large ones."""
     (serialize_func or dask_serialize).register(cls)(_serialize_by_attributes)
     (deserialize_func or dask_deserialize).register(cls)(_deserialize_by_attributes)
@@ -604,7 +621,7 @@ def _serialize_memoryview(obj: memoryview) -> tuple[Header, Frames]:
 
 
 @dask_deserialize.register(memoryview)
-def _deserialize_memoryview(header: Header, frames: Sequence[Any]) -> memoryview:
+def _deserialize_memoryview(header: Header, frames: Sequence[Any]) -> Any:
     out = ensure_memoryview(frames[0] if len(frames) == 1 else b"".join(frames))
     return out.cast(header["format"], tuple(header["shape"]))
 

@@ -87,7 +87,7 @@ class SpecDumper:
         except Exception:  # whatever the standard pickler cannot do; cloudpickle says why if it cannot either
             pass
         try:
-            return cloudpickle.dumps(obj, protocol=PROTOCOL)
+            return bytes(cloudpickle.dumps(obj, protocol=PROTOCOL))
         except Exception as exc:  # as above
             raise TypeError(f"Could not serialize {str(obj)[:200]}: {exc}") from exc
 
@@ -111,7 +111,9 @@ def _importable(func: FunctionType) -> bool:
     if module == "__main__" or "<locals>" in func.__qualname__ or "<lambda>" in func.__qualname__:
         return False
     registered = cloudpickle.list_registry_pickle_by_value()
-    return not registered or not any(module == name or str(module).startswith(name + ".") for name in registered)
+    return not registered or not any(
+        module == name or str(module).startswith(name + ".") for name in registered
+    )
 
 
 def load_node(data: Any) -> GraphNode:
@@ -153,8 +155,12 @@ def compose_pickled_task(key: Any, spec: Spec, function: Any = None) -> bytes:
     pickled_key = _nested(pickle.dumps(key, PROTOCOL))
     if isinstance(spec, Serialized):
         header = _nested(pickle.dumps(spec.header, PROTOCOL))
-        frames = b"]" + b"(" + b"".join(_bytes_opcode(ensure_memoryview(frame)) for frame in spec.frames) + b"e"
-        value = _global("distributed.protocol.serialize", "merge_and_deserialize") + header + frames + b"\x86R"
+        frames = (
+            b"]" + b"(" + b"".join(_bytes_opcode(ensure_memoryview(frame)) for frame in spec.frames) + b"e"
+        )
+        value = (
+            _global("distributed.protocol.serialize", "merge_and_deserialize") + header + frames + b"\x86R"
+        )
         return b"\x80\x05" + _global("dask._task_spec", "DataNode") + pickled_key + value + b"\x86R."
     _, args, kwargs = spec
     if function is None:

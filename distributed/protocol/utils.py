@@ -18,7 +18,7 @@ _NUMPY_ALLOCATION_MIN = 16 * 2**10
 def host_array(n: int) -> memoryview:
     """`n` writable bytes; large ones are not zero-filled, which would cost as much as receiving them."""
     if _numpy is not None and n >= _NUMPY_ALLOCATION_MIN:
-        return memoryview(_numpy.empty((n,), dtype="u1"))
+        return memoryview(_numpy.empty((n,), dtype="u1"))  # type: ignore[arg-type]
     return memoryview(bytearray(n))
 
 

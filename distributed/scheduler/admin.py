@@ -88,7 +88,9 @@ class AdminHandlers(DataHandlers):
         else:
             addresses = self.worker_addresses(workers)
             if hosts is not None:
-                addresses += [a for a in self.machine.workers if get_address_host(a) in hosts and a not in addresses]
+                addresses += [
+                    a for a in self.machine.workers if get_address_host(a) in hosts and a not in addresses
+                ]
         targets: list[tuple[str, str]] = []
         for address in addresses:
             target = self.machine.workers[address].nanny if nanny else address
@@ -118,25 +120,35 @@ class AdminHandlers(DataHandlers):
         replies = await self.broadcast(msg=msg, workers=[worker], serializers=serializers)
         return replies[worker]
 
-    async def run_function(self, function: bytes, args: Any = (), kwargs: Any = None, wait: bool = True) -> Any:
+    async def run_function(
+        self, function: bytes, args: Any = (), kwargs: Any = None, wait: bool = True
+    ) -> Any:
         """Run a function in this process."""
         return await run_user_function(self, "dask_scheduler", function, args, kwargs, wait)
 
     # --- restarting and retiring ---------------------------------------------------------------------------
 
-    async def remove_worker(self, address: str, *, stimulus_id: str, expected: bool = False, close: bool = True) -> str:
+    async def remove_worker(
+        self, address: str, *, stimulus_id: str, expected: bool = False, close: bool = True
+    ) -> str:
         """Forget a worker and, if `close`, tell it to stop."""
         raise NotImplementedError
 
     async def restart(
-        self, timeout: float = 30, wait_for_workers: bool = True, stimulus_id: str = "restart", client: str | None = None
+        self,
+        timeout: float = 30,
+        wait_for_workers: bool = True,
+        stimulus_id: str = "restart",
+        client: str | None = None,
     ) -> None:
         """Forget all tasks and restart all workers. TimeoutError if they are not back in time."""
         logger.info("Restarting workers and releasing all keys (%s)", stimulus_id)
         self.deliver(ev.Restarted(stimulus_id))
         for plugin in list(self.plugins.values()):
             plugin.restart(self)
-        await self.restart_workers(timeout=timeout, wait_for_workers=wait_for_workers, stimulus_id=stimulus_id)
+        await self.restart_workers(
+            timeout=timeout, wait_for_workers=wait_for_workers, stimulus_id=stimulus_id
+        )
 
     async def restart_workers(
         self,
@@ -163,9 +175,11 @@ class AdminHandlers(DataHandlers):
 
         async def kill(address: str, nanny: str) -> None:
             try:
-                await asyncio.wait_for(self.rpc(nanny).kill(timeout=timeout * 0.8, reason=stimulus_id), timeout)
+                await asyncio.wait_for(
+                    self.rpc(nanny).kill(timeout=timeout * 0.8, reason=stimulus_id), timeout
+                )
                 results[address] = "OK"
-            except (asyncio.TimeoutError, OSError) as exc:
+            except (TimeoutError, OSError) as exc:
                 logger.error("The nanny %s of worker %s did not restart it: %s", nanny, address, exc)
                 results[address] = "timed out"
             if address in machine.workers:
@@ -174,14 +188,20 @@ class AdminHandlers(DataHandlers):
         await asyncio.gather(*(kill(address, nanny) for address, nanny in with_nanny.items() if nanny))
         failed = [address for address, result in results.items() if result == "timed out"]
         if failed and on_error == "raise":
-            raise asyncio.TimeoutError(f"{len(failed)}/{len(with_nanny)} nanny worker(s) did not shut down within {timeout}s: {failed}")
+            raise TimeoutError(
+                f"{len(failed)}/{len(with_nanny)} nanny worker(s) did not shut down within {timeout}s: {failed}"
+            )
         if wait_for_workers:
             while True:
-                back = {ws.name for ws in machine.workers.values() if ws.address not in old and ws.status == "running"}
+                back = {
+                    ws.name
+                    for ws in machine.workers.values()
+                    if ws.address not in old and ws.status == "running"
+                }
                 if names <= back:
                     break
                 if loop.time() > deadline:
-                    raise asyncio.TimeoutError(
+                    raise TimeoutError(
                         f"Waited for {len(names)} worker(s) to reconnect after restarting but, after {timeout}s, only {len(names & back)} have returned."
                     )
                 await asyncio.sleep(0.05)
@@ -219,12 +239,16 @@ class AdminHandlers(DataHandlers):
             if machine.workers.get(ws.address) is not ws:
                 continue
             if not await self._move_away(ws, set(leaving)):
-                logger.warning("Worker %s keeps unique data for which there is no place; it is not retired", ws.address)
+                logger.warning(
+                    "Worker %s keeps unique data for which there is no place; it is not retired", ws.address
+                )
                 self.send_worker_status(ws, Status.running.name, stimulus_id)
                 continue
             retired[ws.address] = identity
             if remove:
-                await self.remove_worker(ws.address, stimulus_id=stimulus_id, expected=True, close=close_workers)
+                await self.remove_worker(
+                    ws.address, stimulus_id=stimulus_id, expected=True, close=close_workers
+                )
             elif close_workers:
                 self.close_worker(ws.address)
         return retired
@@ -269,7 +293,11 @@ class AdminHandlers(DataHandlers):
         """Workers that can go: `n` of them, or all but `target`; those with least to do and least data first."""
         workers = list(self.machine.workers.values())
         if n is None:
-            n = max(len(workers) - target, 0) if target is not None else sum(not ws.processing for ws in workers)
+            n = (
+                max(len(workers) - target, 0)
+                if target is not None
+                else sum(not ws.processing for ws in workers)
+            )
         if minimum is not None:
             n = min(n, max(len(workers) - minimum, 0))
         workers.sort(key=lambda ws: (len(ws.processing), ws.nbytes))
@@ -299,11 +327,15 @@ class AdminHandlers(DataHandlers):
         self.observe_plugins()
         await maybe_await(plugin.close())
 
-    async def register_scheduler_plugin(self, plugin: Any, name: str | None = None, idempotent: bool | None = None) -> None:
+    async def register_scheduler_plugin(
+        self, plugin: Any, name: str | None = None, idempotent: bool | None = None
+    ) -> None:
         if isinstance(plugin, bytes):
             plugin = pickle.loads(plugin)
         name = name or getattr(plugin, "name", None) or type(plugin).__name__
-        if name in self.plugins and (idempotent or (idempotent is None and getattr(plugin, "idempotent", False))):
+        if name in self.plugins and (
+            idempotent or (idempotent is None and getattr(plugin, "idempotent", False))
+        ):
             return
         if hasattr(plugin, "start"):
             await maybe_await(plugin.start(self))
@@ -336,7 +368,9 @@ class AdminHandlers(DataHandlers):
             return {}
         self.nanny_plugins[name] = plugin
         with_nanny = [ws.address for ws in self.machine.workers.values() if ws.nanny]
-        return await self.broadcast(msg={"op": "plugin_add", "plugin": plugin, "name": name}, workers=with_nanny, nanny=True)
+        return await self.broadcast(
+            msg={"op": "plugin_add", "plugin": plugin, "name": name}, workers=with_nanny, nanny=True
+        )
 
     async def unregister_nanny_plugin(self, name: str) -> dict[str, Any]:
         if name not in self.nanny_plugins:
@@ -392,14 +426,18 @@ class AdminHandlers(DataHandlers):
     def get_logs(self, start: float = 0, n: int | None = None, timestamps: bool = False) -> list[Any]:
         return self.log_buffer.latest(start, n, timestamps)
 
-    async def get_worker_logs(self, n: int | None = None, workers: Any = None, nanny: bool = False) -> dict[str, Any]:
+    async def get_worker_logs(
+        self, n: int | None = None, workers: Any = None, nanny: bool = False
+    ) -> dict[str, Any]:
         return await self.broadcast(msg={"op": "get_logs", "n": n}, workers=workers, nanny=nanny)
 
     async def get_call_stack(self, keys: Collection[Any] | None = None) -> dict[str, Any]:
         """Stacks of running tasks, by worker and key."""
         machine = self.machine
         if keys is None:
-            wanted: dict[str, Any] = dict.fromkeys((a for a, ws in machine.workers.items() if ws.processing), None)
+            wanted: dict[str, Any] = dict.fromkeys(
+                (a for a, ws in machine.workers.items() if ws.processing), None
+            )
         else:
             wanted = {}
             stack = list(keys)
@@ -423,7 +461,9 @@ class AdminHandlers(DataHandlers):
     def set_restrictions(self, worker: dict[Any, Any]) -> None:
         restrictions = {}
         for key, workers in worker.items():
-            restrictions[key] = None if workers is None else {workers} if isinstance(workers, str) else set(workers)
+            restrictions[key] = (
+                None if workers is None else {workers} if isinstance(workers, str) else set(workers)
+            )
         self.deliver(ev.RestrictionsSet(restrictions))
 
     def set_resources(self, worker: str, resources: dict[str, float]) -> str:
@@ -431,5 +471,3 @@ class AdminHandlers(DataHandlers):
             raise ValueError(f"unknown worker {worker!r}")
         self.deliver(ev.WorkerResourcesSet(worker, resources, "set-resources"))
         return "OK"
-
-

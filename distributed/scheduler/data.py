@@ -96,7 +96,7 @@ class DataHandlers(Inbox):
             if addresses:
                 break
             if loop.time() > deadline:
-                raise asyncio.TimeoutError(f"No valid workers found within {timeout} s")
+                raise TimeoutError(f"No valid workers found within {timeout} s")
             await asyncio.sleep(0.02)
         copies = len(addresses) if broadcast is True else min(max(int(broadcast), 1), len(addresses))
         who_has: dict[Key, list[str]] = defaultdict(list)
@@ -124,7 +124,9 @@ class DataHandlers(Inbox):
         return {key: [ws.address for ws in tasks[key].who_has] if key in tasks else [] for key in keys}
 
     def get_has_what(self, workers: Any = None) -> dict[str, list[Key]]:
-        return {a: [ts.key for ts in self.machine.workers[a].has_what] for a in self.worker_addresses(workers)}
+        return {
+            a: [ts.key for ts in self.machine.workers[a].has_what] for a in self.worker_addresses(workers)
+        }
 
     def get_ncores(self, workers: Any = None) -> dict[str, int]:
         return {a: self.machine.workers[a].nthreads for a in self.worker_addresses(workers)}
@@ -147,7 +149,9 @@ class DataHandlers(Inbox):
         return sizes
 
     def get_processing(self, workers: Any = None) -> dict[str, list[Key]]:
-        return {a: [ts.key for ts in self.machine.workers[a].processing] for a in self.worker_addresses(workers)}
+        return {
+            a: [ts.key for ts in self.machine.workers[a].processing] for a in self.worker_addresses(workers)
+        }
 
     def retry(self, keys: Collection[Key], client: str | None = None) -> list[Key]:
         """Run erred keys again; returns every key visited. KeyError names an unknown one."""
@@ -172,7 +176,12 @@ class DataHandlers(Inbox):
         return failed
 
     async def replicate(
-        self, keys: Collection[Key], n: int | None = None, workers: Any = None, branching_factor: int = 2, delete: bool = True
+        self,
+        keys: Collection[Key],
+        n: int | None = None,
+        workers: Any = None,
+        branching_factor: int = 2,
+        delete: bool = True,
     ) -> dict[str, Any] | None:
         """Have `n` copies of each key (default: one on each worker). None, or ``partial-fail`` with keys."""
         targets = [self.machine.workers[a] for a in self.worker_addresses(workers)]
@@ -182,7 +191,9 @@ class DataHandlers(Inbox):
         copies = len(targets) if n is None else n
         if copies < 1:
             raise ValueError(f"Can not use replicate to delete data: n={n}")
-        missing = [key for key in keys if key not in self.machine.tasks or not self.machine.tasks[key].who_has]
+        missing = [
+            key for key in keys if key not in self.machine.tasks or not self.machine.tasks[key].who_has
+        ]
         if missing:
             return {"status": "partial-fail", "keys": missing}
         plan: dict[WorkerState, list[TaskState]] = defaultdict(list)

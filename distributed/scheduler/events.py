@@ -17,7 +17,9 @@ class EventBus:
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
-        self._topics: defaultdict[str, deque[tuple[float, Any]]] = defaultdict(lambda: deque(maxlen=EVENTS_PER_TOPIC))
+        self._topics: defaultdict[str, deque[tuple[float, Any]]] = defaultdict(
+            lambda: deque(maxlen=EVENTS_PER_TOPIC)
+        )
         self._subscribers: defaultdict[str, set[str]] = defaultdict(set)
 
     def publish(self, topics: Any, msg: Any) -> None:

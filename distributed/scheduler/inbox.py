@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from distributed.core import Server
@@ -95,8 +95,14 @@ class Inbox(Server):
         except (ValueError, TypeError, KeyError) as exc:
             logger.error("The graph %s of %s is malformed: %s", intake, client, exc)
             exception = to_serialize(pickle.dumps(ValueError(f"malformed graph: {exc!r}")))
-            keys = [row[0] for row in rows] if wants is True else [row[0] for i, row in enumerate(rows) if i in wants]
-            deliver(ev.GraphAborted(client, intake, keys, "malformed", exception, None, f"graph-aborted-{intake}"))
+            keys = (
+                [row[0] for row in rows]
+                if wants is True
+                else [row[0] for i, row in enumerate(rows) if i in wants]
+            )
+            deliver(
+                ev.GraphAborted(client, intake, keys, "malformed", exception, None, f"graph-aborted-{intake}")
+            )
 
     def graph_added(self, client: str, rows: Collection[Any]) -> None:
         """For plugins; does nothing here."""
@@ -145,7 +151,9 @@ class Inbox(Server):
 
         try:
             parts = await expression_executor.run(expand)
-        except Exception as exc:  # user code: anything can happen while an expression is unpickled and expanded
+        except (
+            Exception
+        ) as exc:  # user code: anything can happen while an expression is unpickled and expanded
             logger.debug("Cannot expand a graph of %s", client, exc_info=True)
             error = RuntimeError(f"Error during deserialization of the task graph: {exc!r}")
             error.__cause__ = exc
@@ -154,7 +162,14 @@ class Inbox(Server):
             return
         priority = user_priority if isinstance(user_priority, (int, float)) else 0
         self.deliver(
-            ev.GraphStarted(client, intake, submitting_task, parse_timedelta(fifo_timeout, "s") or 0.0, priority, stimulus_id)
+            ev.GraphStarted(
+                client,
+                intake,
+                submitting_task,
+                parse_timedelta(fifo_timeout, "s") or 0.0,
+                priority,
+                stimulus_id,
+            )
         )
         seen: set[Key] = set()
         wanted = set(keys)
@@ -176,14 +191,21 @@ class Inbox(Server):
     def on_client_desires_keys(self, client: str, keys: Collection[Key]) -> None:
         self.deliver(ev.KeysDesired(client, keys))
 
-    def on_client_releases_keys(self, client: str, keys: Collection[Key], stimulus_id: str | None = None) -> None:
+    def on_client_releases_keys(
+        self, client: str, keys: Collection[Key], stimulus_id: str | None = None
+    ) -> None:
         self.deliver(ev.KeysReleased(client, keys, stimulus_id or "client-releases-keys"))
 
     def on_report_key(self, client: str, key: Key) -> None:
         self.deliver(ev.KeyReportRequested(client, key))
 
     def on_cancel_keys(
-        self, client: str, keys: Collection[Key], force: bool = False, reason: str | None = None, msg: str | None = None
+        self,
+        client: str,
+        keys: Collection[Key],
+        force: bool = False,
+        reason: str | None = None,
+        msg: str | None = None,
     ) -> None:
         self.deliver(ev.KeysCancelled(client, keys, force, reason, msg, "cancel-keys"))
 
@@ -207,7 +229,9 @@ class Inbox(Server):
     #: worker -> number of a type -> (typename, pickled type)
     result_types: dict[str, dict[int, tuple[str, bytes | None]]]
 
-    def on_tasks_finished(self, worker: str, types: Collection[Any], rows: Collection[Any], stimulus_id: str) -> None:
+    def on_tasks_finished(
+        self, worker: str, types: Collection[Any], rows: Collection[Any], stimulus_id: str
+    ) -> None:
         known = self.result_types.get(worker)
         if known is None:
             return
@@ -221,7 +245,19 @@ class Inbox(Server):
             if extra is not None:
                 startstops, metadata = extra.get("startstops"), extra.get("metadata")
             tasks.append(
-                make(key, run_id, nbytes, typename, type_pickle, thread, start, stop, startstops, metadata, inline)
+                make(
+                    key,
+                    run_id,
+                    nbytes,
+                    typename,
+                    type_pickle,
+                    thread,
+                    start,
+                    stop,
+                    startstops,
+                    metadata,
+                    inline,
+                )
             )
         self.deliver(ev.TasksFinished(worker, tasks, stimulus_id))
 
@@ -237,13 +273,15 @@ class Inbox(Server):
         type: bytes | None = None,
         metadata: dict[str, Any] | None = None,
         thread: int | None = None,
-        startstops: Collection[Any] = (),
+        startstops: Sequence[Any] = (),
     ) -> None:
         start = stop = 0.0
         for action in startstops:
             if action["action"] == "compute":
                 start, stop = action["start"], action["stop"]
-        finished = ev.TaskFinished(key, run_id, nbytes, typename, type, thread, start, stop, startstops, metadata)  # type: ignore[arg-type]
+        finished = ev.TaskFinished(
+            key, run_id, nbytes, typename, type, thread, start, stop, startstops, metadata
+        )
         self.deliver(ev.TasksFinished(worker, (finished,), stimulus_id))
 
     def on_task_erred(
@@ -260,7 +298,11 @@ class Inbox(Server):
         thread: int | None = None,
         startstops: Collection[Any] = (),
     ) -> None:
-        self.deliver(ev.TaskErred(worker, key, run_id, exception, traceback, exception_text, traceback_text, stimulus_id))
+        self.deliver(
+            ev.TaskErred(
+                worker, key, run_id, exception, traceback, exception_text, traceback_text, stimulus_id
+            )
+        )
 
     def on_release_worker_data(self, worker: str, key: Key, stimulus_id: str) -> None:
         self.deliver(ev.ReplicaReleased(worker, key, stimulus_id))

@@ -44,8 +44,6 @@ def wrap_exception(exception: Any) -> Any:
     return exception
 
 
-
-
 def pickled_task(key: Any, spec: Any) -> Pickled:
     """The task for a worker that knows no specs, composed without unpickling anything."""
     function = None
@@ -140,7 +138,11 @@ class Outbox:
             buffer = peer.stream.buffer
             if buffer:
                 last = buffer[-1]
-                if last["op"] == "keys-in-memory" and last["type"] == type_pickle and (last["values"] is None) == (inline is None):
+                if (
+                    last["op"] == "keys-in-memory"
+                    and last["type"] == type_pickle
+                    and (last["values"] is None) == (inline is None)
+                ):
                     last["keys"].append(key)
                     if inline is not None:
                         last["values"].append(inline[0])
@@ -164,7 +166,11 @@ class Outbox:
     def _rare(self, item: ins.Instruction, stimulus_id: str) -> None:
         kind = type(item)
         address = getattr(item, "worker", None)
-        peer = self.workers.get(address) if address is not None else self.clients.get(getattr(item, "client", ""))
+        peer = (
+            self.workers.get(address)
+            if address is not None
+            else self.clients.get(getattr(item, "client", ""))
+        )
         if peer is None:
             return
         if isinstance(item, ins.DefineFunction):
@@ -193,7 +199,9 @@ class Outbox:
         elif isinstance(item, ins.ReportRetried):
             peer.send({"op": "task-retried", "key": item.key})
         elif isinstance(item, ins.ReportCancelled):
-            peer.send({"op": "cancelled-keys", "keys": list(item.keys), "reason": item.reason, "msg": item.msg})
+            peer.send(
+                {"op": "cancelled-keys", "keys": list(item.keys), "reason": item.reason, "msg": item.msg}
+            )
         elif isinstance(item, ins.ReportRestart):
             peer.send({"op": "restart"})
         else:

@@ -159,7 +159,11 @@ class Scheduler(AdminHandlers):
         self.scheduler_file = None if scheduler_file is None else str(scheduler_file)
         ttl = worker_ttl if worker_ttl is not None else dask.config.get("distributed.scheduler.worker-ttl")
         self.worker_ttl = parse_timedelta(ttl, "s") if ttl else None
-        idle = idle_timeout if idle_timeout is not None else dask.config.get("distributed.scheduler.idle-timeout")
+        idle = (
+            idle_timeout
+            if idle_timeout is not None
+            else dask.config.get("distributed.scheduler.idle-timeout")
+        )
         self.idle_timeout = parse_timedelta(idle, "s") if idle else None
         self.idle_since: float | None = None
         self.contact_address = contact_address or dask.config.get("distributed.scheduler.contact-address")
@@ -202,9 +206,13 @@ class Scheduler(AdminHandlers):
         # the two roles have one op in common, which means something else for each
         self._client_handlers = {**self.stream_handlers, **self.client_stream_handlers()}
         self._worker_handlers = {**self.stream_handlers, **self.worker_stream_handlers()}
-        self.periodic_callbacks["worker-ttl"] = PeriodicCallback(self._check_worker_ttl, 1000 * max((self.worker_ttl or 60) / 4, 0.25))
+        self.periodic_callbacks["worker-ttl"] = PeriodicCallback(
+            self._check_worker_ttl, 1000 * max((self.worker_ttl or 60) / 4, 0.25)
+        )
         if self.idle_timeout:
-            self.periodic_callbacks["idle-timeout"] = PeriodicCallback(self._check_idle_timeout, 1000 * min(self.idle_timeout / 4, 0.25))
+            self.periodic_callbacks["idle-timeout"] = PeriodicCallback(
+                self._check_idle_timeout, 1000 * min(self.idle_timeout / 4, 0.25)
+            )
         Scheduler._instances.add(self)
 
     # --- views of the state --------------------------------------------------------------------------------
@@ -247,7 +255,11 @@ class Scheduler(AdminHandlers):
     @property
     def idle(self) -> dict[str, WorkerState]:
         """Running workers with free threads, by address."""
-        return {ws.address: ws for ws in self.machine.running if len(ws.processing) - len(ws.long_running) < ws.nthreads}
+        return {
+            ws.address: ws
+            for ws in self.machine.running
+            if len(ws.processing) - len(ws.long_running) < ws.nthreads
+        }
 
     @property
     def unrunnable(self) -> dict[Any, float]:
@@ -362,7 +374,7 @@ class Scheduler(AdminHandlers):
 
         self._finalize_file = weakref.finalize(self, remove)
 
-    async def close(self, timeout: float | None = None, reason: str = "") -> None:
+    async def close(self, timeout: float | None = None, *, reason: str = "") -> None:
         """Tell workers and clients, then stop. Closing twice waits for the first."""
         if self.status in (Status.closing, Status.closed):
             await self.finished()
@@ -415,7 +427,11 @@ class Scheduler(AdminHandlers):
 
     def check_idle(self) -> float | None:
         """Since when there is nothing to do; None if there is."""
-        busy = self.machine.n_queued or self.machine.unrunnable or any(ws.processing for ws in self.machine.workers.values())
+        busy = (
+            self.machine.n_queued
+            or self.machine.unrunnable
+            or any(ws.processing for ws in self.machine.workers.values())
+        )
         if busy or self.status != Status.running:
             self.idle_since = None
         elif self.idle_since is None:
@@ -437,7 +453,9 @@ class Scheduler(AdminHandlers):
             if ws.last_seen and ws.last_seen < now - limit:
                 logger.warning("Worker failed to heartbeat for %.0fs; closing it: %s", now - ws.last_seen, ws)
                 if ws.nanny:
-                    await self.restart_workers([ws.address], wait_for_workers=False, on_error="return", stimulus_id="worker-ttl")
+                    await self.restart_workers(
+                        [ws.address], wait_for_workers=False, on_error="return", stimulus_id="worker-ttl"
+                    )
                 else:
                     await self.remove_worker(ws.address, stimulus_id="worker-ttl")
 
@@ -602,9 +620,22 @@ class Scheduler(AdminHandlers):
         self.result_types[address] = {}
         self.deliver(
             ev.WorkerAdded(
-                address, name, get_address_host(address), nthreads, memory_limit, resources or {}, status, server_id, nanny, pid,
-                local_directory, services or {}, versions or {}, extra or {}, stimulus_id,
-            )  # fmt: skip
+                address,
+                name,
+                get_address_host(address),
+                nthreads,
+                memory_limit,
+                resources or {},
+                status,
+                server_id,
+                nanny,
+                pid,
+                local_directory,
+                services or {},
+                versions or {},
+                extra or {},
+                stimulus_id,
+            )
         )
         ws = self.machine.workers[address]
         ws.last_seen = time()
@@ -634,7 +665,12 @@ class Scheduler(AdminHandlers):
             logger.debug("Worker %s left during registration", address)
         finally:
             if self.stream_comms.get(address) is stream:
-                await self.remove_worker(address, stimulus_id=f"handle-worker-cleanup-{time()}", expected=self._left_in_order(ws), close=False)
+                await self.remove_worker(
+                    address,
+                    stimulus_id=f"handle-worker-cleanup-{time()}",
+                    expected=self._left_in_order(ws),
+                    close=False,
+                )
             stream.abort()
         return Status.dont_reply
 
@@ -648,7 +684,9 @@ class Scheduler(AdminHandlers):
         address = normalize_address(self.machine.aliases.get(address, address))
         return resolve_address(address) if resolve else address
 
-    async def remove_worker(self, address: str, *, stimulus_id: str, expected: bool = False, close: bool = True) -> str:
+    async def remove_worker(
+        self, address: str, *, stimulus_id: str, expected: bool = False, close: bool = True
+    ) -> str:
         if address not in self.machine.workers:
             return "already-removed"
         if close:
@@ -665,14 +703,20 @@ class Scheduler(AdminHandlers):
         self._notify_watchers("remove", address)
         for plugin in list(self.plugins.values()):
             if hasattr(plugin, "remove_worker"):
-                await self._plugin_call(plugin.remove_worker, scheduler=self, worker=address, stimulus_id=stimulus_id)
+                await self._plugin_call(
+                    plugin.remove_worker, scheduler=self, worker=address, stimulus_id=stimulus_id
+                )
         if stream is not None:
             await stream.close()
         return "OK"
 
-    async def unregister(self, address: str, stimulus_id: str = "unregister", expected: bool = False, close: bool = True) -> str:
+    async def unregister(
+        self, address: str, stimulus_id: str = "unregister", expected: bool = False, close: bool = True
+    ) -> str:
         """A worker is gone, or has to go."""
-        return await self.remove_worker(self.coerce_address(address), stimulus_id=stimulus_id, expected=expected, close=close)
+        return await self.remove_worker(
+            self.coerce_address(address), stimulus_id=stimulus_id, expected=expected, close=close
+        )
 
     def close_worker(self, worker: str) -> None:
         peer = self.outbox.workers.get(worker)
@@ -709,7 +753,11 @@ class Scheduler(AdminHandlers):
         self.deliver(ev.WorkerHeartbeat(address, bandwidth, executing or {}))
         if resources:
             self.deliver(ev.WorkerResourcesSet(address, resources, "heartbeat"))
-        return {"status": "OK", "time": local, "heartbeat-interval": heartbeat_interval(len(self.machine.workers))}
+        return {
+            "status": "OK",
+            "time": local,
+            "heartbeat-interval": heartbeat_interval(len(self.machine.workers)),
+        }
 
     async def register_nanny(self, comm: Comm, address: str) -> Status:
         """Give a nanny its plugins, and wait until its worker has started."""

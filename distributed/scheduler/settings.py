@@ -20,18 +20,26 @@ def parse_saturation(value: Any) -> float | Literal["auto"]:
     except (TypeError, ValueError):
         number = math.nan
     if not number > 0:
-        raise ValueError(f"distributed.scheduler.worker-saturation must be 'auto', a positive number or inf; got {value!r}")
+        raise ValueError(
+            f"distributed.scheduler.worker-saturation must be 'auto', a positive number or inf; got {value!r}"
+        )
     return number
 
 
-def scheduler_settings(allowed_failures: int | None = None, validate: bool | None = None) -> SchedulerSettings:
+def scheduler_settings(
+    allowed_failures: int | None = None, validate: bool | None = None
+) -> SchedulerSettings:
     """Settings from the current configuration; arguments that are not None win."""
     get = dask.config.get
     timeout = parse_timedelta(get("distributed.scheduler.no-workers-timeout"), default="s")
     return SchedulerSettings(
-        allowed_failures=int(get("distributed.scheduler.allowed-failures") if allowed_failures is None else allowed_failures),
+        allowed_failures=int(
+            get("distributed.scheduler.allowed-failures") if allowed_failures is None else allowed_failures
+        ),
         worker_saturation=parse_saturation(get("distributed.scheduler.worker-saturation")),
-        unknown_task_duration_s=parse_timedelta(get("distributed.scheduler.unknown-task-duration"), default="s"),
+        unknown_task_duration_s=parse_timedelta(
+            get("distributed.scheduler.unknown-task-duration"), default="s"
+        ),
         default_task_durations_s={
             name: parse_timedelta(value, default="s")
             for name, value in get("distributed.scheduler.default-task-durations").items()

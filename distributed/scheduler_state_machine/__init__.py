@@ -9,7 +9,13 @@ from __future__ import annotations
 from distributed.scheduler_state_machine.errors import KilledWorker, NoValidWorkerError, NoWorkerError
 from distributed.scheduler_state_machine.machine import SchedulerMachine
 from distributed.scheduler_state_machine.settings import SchedulerSettings
-from distributed.scheduler_state_machine.state import ClientState, TaskGroup, TaskPrefix, TaskState, WorkerState
+from distributed.scheduler_state_machine.state import (
+    ClientState,
+    TaskGroup,
+    TaskPrefix,
+    TaskState,
+    WorkerState,
+)
 
 __all__ = [
     "ClientState",

@@ -79,7 +79,9 @@ class MachineCore:
         #: called for every transition: (key, start, finish, stimulus_id=, worker=...)
         self.observers: list[Observer] = []
         #: (key, start, finish, recommendations, stimulus_id, timestamp)
-        self.transition_log: deque[tuple[Any, str, str, Mapping[Any, str], str, float]] = deque(maxlen=settings.story_length)
+        self.transition_log: deque[tuple[Any, str, str, Mapping[Any, str], str, float]] = deque(
+            maxlen=settings.story_length
+        )
         self.transition_counter = 0
         #: measured, bytes per second between workers
         self.bandwidth = settings.bandwidth
@@ -242,11 +244,22 @@ class MachineCore:
         deps = None
         if ts.dependencies:
             size = self.settings.default_data_size
-            deps = [(dts.key, dts.get_nbytes(size), tuple([w.address for w in dts.who_has])) for dts in ts.dependencies]
+            deps = [
+                (dts.key, dts.get_nbytes(size), tuple([w.address for w in dts.who_has]))
+                for dts in ts.dependencies
+            ]
         assert ts.priority is not None, "priorities are given when a task is made runnable"
         self.out.append(
             ComputeTask(
-                ws.address, ts.key, run_id, ts.priority, spec, deps, ts.resource_restrictions, ts.actor, ts.annotations
+                ws.address,
+                ts.key,
+                run_id,
+                ts.priority,
+                spec,
+                deps,
+                ts.resource_restrictions,
+                ts.actor,
+                ts.annotations,
             )
         )
 

@@ -36,7 +36,14 @@ class KilledWorker(Exception):
 class NoValidWorkerError(Exception):
     """There are workers, but none satisfied the restrictions of this task for the configured time."""
 
-    def __init__(self, task: Any, host_restrictions: Any, worker_restrictions: Any, resource_restrictions: Any, timeout: float) -> None:
+    def __init__(
+        self,
+        task: Any,
+        host_restrictions: Any,
+        worker_restrictions: Any,
+        resource_restrictions: Any,
+        timeout: float,
+    ) -> None:
         super().__init__(task, host_restrictions, worker_restrictions, resource_restrictions, timeout)
         self.task = task
         self.host_restrictions = host_restrictions

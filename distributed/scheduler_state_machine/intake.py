@@ -88,7 +88,9 @@ class IntakeHandlers(MachineCore):
             if type(spec) is tuple:
                 entry = functions.get(spec[0])
                 if entry is None:
-                    raise MalformedGraph(f"the row of {key!r} uses function {spec[0]!r}, which was not defined")
+                    raise MalformedGraph(
+                        f"the row of {key!r} uses function {spec[0]!r}, which was not defined"
+                    )
                 spec = (entry, spec[1], spec[2])
             if ts is None:
                 ts = self.new_task(key, spec)
@@ -121,11 +123,15 @@ class IntakeHandlers(MachineCore):
             if ts.state == "released" and (ts.who_wants or ts.waiters):
                 recommendations[ts] = "waiting"
 
-    def _link(self, ts: TaskState, deps: Any, known_rows: list[TaskState], extra: Mapping[str, Any] | None) -> None:
+    def _link(
+        self, ts: TaskState, deps: Any, known_rows: list[TaskState], extra: Mapping[str, Any] | None
+    ) -> None:
         if deps:
             for number in deps:
                 if not 0 <= number < len(known_rows):
-                    raise MalformedGraph(f"the row of {ts.key!r} depends on row {number}, which has not arrived")
+                    raise MalformedGraph(
+                        f"the row of {ts.key!r} depends on row {number}, which has not arrived"
+                    )
                 ts.add_dependency(known_rows[number])
         if extra is not None:
             for key in extra.get("keys", ()):
@@ -174,14 +180,18 @@ class IntakeHandlers(MachineCore):
                 if worker in self.aliases or (isinstance(worker, str) and "://" in worker):
                     ts.worker_restrictions = (ts.worker_restrictions or set()) | {worker}
                 elif isinstance(worker, str) and worker.rpartition(":")[2].isdigit() and ":" in worker:
-                    ts.worker_restrictions = (ts.worker_restrictions or set()) | {DEFAULT_PORT_SCHEME + worker}
+                    ts.worker_restrictions = (ts.worker_restrictions or set()) | {
+                        DEFAULT_PORT_SCHEME + worker
+                    }
                 elif isinstance(worker, str):
                     ts.host_restrictions = (ts.host_restrictions or set()) | {worker}
                     # it may also be the name of a worker that is still to come
                     ts.worker_restrictions = (ts.worker_restrictions or set()) | {worker}
                 else:
                     ts.worker_restrictions = (ts.worker_restrictions or set()) | {worker}
-        ts.loose_restrictions = bool(annotations.get("allow_other_workers", annotations.get("loose_restrictions", False)))
+        ts.loose_restrictions = bool(
+            annotations.get("allow_other_workers", annotations.get("loose_restrictions", False))
+        )
         resources = annotations.get("resources")
         if resources:
             ts.resource_restrictions = dict(resources)

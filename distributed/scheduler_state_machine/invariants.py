@@ -20,7 +20,9 @@ def check(m: MachineCore) -> None:
             assert ts.processing_on is ws and ts.state == "processing", f"{ts} is not processing on {ws}"
         for ts in ws.has_what:
             assert ws in ts.who_has, f"{ts} does not know its holder {ws}"
-        assert ws.long_running <= ws.processing.keys(), f"{ws} has long-running tasks that it does not process"
+        assert ws.long_running <= ws.processing.keys(), (
+            f"{ws} has long-running tasks that it does not process"
+        )
         assert ws.occupancy >= 0, f"{ws} has negative occupancy"
         size = sum(ts.nbytes for ts in ws.has_what if ts.nbytes > 0)
         assert ws.nbytes == size, f"{ws} holds {size} B, {ws.nbytes} are counted"
@@ -47,13 +49,17 @@ def check_task(m: MachineCore, ts: TaskState) -> None:
         assert ts in dts.dependencies, f"{dts} does not know its dependency {ts}"
     for dts in ts.waiters:
         assert dts in ts.dependents, f"{dts} waits for {ts} without depending on it"
-        assert dts.state in ("waiting", "processing", "queued", "no-worker"), f"{dts} is filed as waiting for {ts}"
+        assert dts.state in ("waiting", "processing", "queued", "no-worker"), (
+            f"{dts} is filed as waiting for {ts}"
+        )
     for ws in ts.who_has:
         assert ts in ws.has_what, f"{ws} does not know that it holds {ts}"
     assert bool(ts.who_has) == (state == "memory"), f"{ts} has holders {ts.who_has}"
     assert (ts.processing_on is not None) == (state == "processing"), f"{ts} is on {ts.processing_on}"
     if state == "processing":
-        assert ts.processing_on is not None and ts in ts.processing_on.processing, f"{ts} is unknown to its worker"
+        assert ts.processing_on is not None and ts in ts.processing_on.processing, (
+            f"{ts} is unknown to its worker"
+        )
         assert all(dts.who_has for dts in ts.dependencies), f"{ts} lacks dependencies"
     if state == "waiting":
         assert ts.waiting_on or not m.workers or ts.dependencies, f"{ts} waits for nothing"

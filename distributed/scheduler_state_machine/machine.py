@@ -372,7 +372,9 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
         if event.compute_duration is not None:
             prefix = ts.group.prefix
             average = prefix.duration_average
-            prefix.duration_average = event.compute_duration if average is None else (average + event.compute_duration) / 2
+            prefix.duration_average = (
+                event.compute_duration if average is None else (average + event.compute_duration) / 2
+            )
         ws.occupancy = max(0.0, ws.occupancy - ws.processing[ts])
         ws.processing[ts] = 0.0
         ws.long_running.add(ts)
@@ -554,7 +556,9 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
         if cancelled:
             for client in self.clients.values():
                 if not client.pseudo:
-                    self.out.append(ReportCancelled(client.client_key, tuple(cancelled), event.reason, event.msg))
+                    self.out.append(
+                        ReportCancelled(client.client_key, tuple(cancelled), event.reason, event.msg)
+                    )
 
     def erred_ancestors(self, keys: Iterable[Key]) -> list[Key]:
         """Keys visited on the way to what failed first; KeyError names an unknown key."""
@@ -604,7 +608,11 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
             if since + timeout <= self.now:
                 if self.workers:
                     ts.exception = NoValidWorkerError(
-                        ts.key, ts.host_restrictions, ts.worker_restrictions, ts.resource_restrictions, timeout
+                        ts.key,
+                        ts.host_restrictions,
+                        ts.worker_restrictions,
+                        ts.resource_restrictions,
+                        timeout,
                     )
                 else:
                     ts.exception = NoWorkerError(ts.key, timeout)

@@ -70,7 +70,9 @@ def free_slots(m: MachineCore, ws: WorkerState, prefix: TaskPrefix) -> int:
     return slots(m, ws, prefix) - len(ws.processing) + len(ws.long_running)
 
 
-def share_out(m: MachineCore, workers: Iterable[WorkerState], prefix: TaskPrefix) -> list[tuple[WorkerState, int]]:
+def share_out(
+    m: MachineCore, workers: Iterable[WorkerState], prefix: TaskPrefix
+) -> list[tuple[WorkerState, int]]:
     """How many of the queued tasks each worker gets.
 
     Each worker gets neighbours in the order of priorities, since those are likely to be needed together. When there are fewer tasks than
@@ -101,7 +103,9 @@ def valid_workers(m: MachineCore, ts: TaskState) -> set[WorkerState]:
         candidates = {ws for ws in candidates if ws.address in addresses or ws.host in hosts}
     if ts.resource_restrictions:
         needed = ts.resource_restrictions.items()
-        candidates = {ws for ws in candidates if all(ws.resources.get(name, 0) >= amount for name, amount in needed)}
+        candidates = {
+            ws for ws in candidates if all(ws.resources.get(name, 0) >= amount for name, amount in needed)
+        }
     return candidates
 
 
@@ -115,7 +119,9 @@ def decide_worker(m: MachineCore, ts: TaskState) -> WorkerState | None:
     if len(candidates) <= 1:
         return next(iter(candidates), None)
     if ts.actor:
-        return min(candidates, key=lambda ws: (len(ws.actors), ws.occupancy / ws.nthreads, ws.nbytes, ws.address))
+        return min(
+            candidates, key=lambda ws: (len(ws.actors), ws.occupancy / ws.nthreads, ws.nbytes, ws.address)
+        )
     if not ts.dependencies:
         return min(candidates, key=lambda ws: (ws.occupancy / ws.nthreads, ws.nbytes, ws.address))
     held: dict[WorkerState, int] = {}

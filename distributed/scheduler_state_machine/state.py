@@ -41,7 +41,16 @@ class FunctionEntry:
 class TaskPrefix:
     """All tasks whose keys begin alike, hence probably behave alike."""
 
-    __slots__ = ("cautious", "duration_average", "groups", "max_exec_time", "name", "nbytes_average", "state_counts", "suspicious")
+    __slots__ = (
+        "cautious",
+        "duration_average",
+        "groups",
+        "max_exec_time",
+        "name",
+        "nbytes_average",
+        "state_counts",
+        "suspicious",
+    )
 
     def __init__(self, name: str, duration: float | None) -> None:
         self.name = name
@@ -358,7 +367,17 @@ class WorkerState:
 class ClientState:
     """One client, or a pseudo client (fire-and-forget, an intake)."""
 
-    __slots__ = ("_hash", "client_key", "functions", "intakes", "last_seen", "only", "pseudo", "versions", "wants_what")
+    __slots__ = (
+        "_hash",
+        "client_key",
+        "functions",
+        "intakes",
+        "last_seen",
+        "only",
+        "pseudo",
+        "versions",
+        "wants_what",
+    )
 
     def __init__(self, client: str, versions: Mapping[str, Any] | None = None, pseudo: bool = False) -> None:
         self.client_key = client

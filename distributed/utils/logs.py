@@ -29,7 +29,8 @@ class Logs(dict[str, Log]):
 
     def _repr_html_(self) -> str:
         return "\n".join(
-            f"<details><summary>{html.escape(str(name))}</summary>{log._repr_html_()}</details>" for name, log in self.items()
+            f"<details><summary>{html.escape(str(name))}</summary>{log._repr_html_()}</details>"
+            for name, log in self.items()
         )
 
 

@@ -76,7 +76,7 @@ def sync(
         if future.done():
             raise
         future.cancel()
-        raise asyncio.TimeoutError(f"timed out after {timeout} s.") from None
+        raise TimeoutError(f"timed out after {timeout} s.") from None
     except concurrent.futures.CancelledError as exc:
         raise asyncio.CancelledError(str(exc)) from exc
     except BaseException:

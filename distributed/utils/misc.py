@@ -32,7 +32,7 @@ def iscoroutinefunction(f: Any) -> bool:
 def nbytes(frame: Any, _bytes_like: tuple[type, ...] = (bytes, bytearray)) -> int:
     """Length of a buffer in bytes."""
     if isinstance(frame, _bytes_like):
-        return len(frame)
+        return len(frame)  # type: ignore[arg-type]
     try:
         return int(frame.nbytes)
     except AttributeError:

@@ -52,7 +52,9 @@ def get_ip_interface(ifname: str) -> str:
     """The IPv4 address of a network interface. ValueError lists the interfaces that there are."""
     interfaces = psutil.net_if_addrs()
     if ifname not in interfaces:
-        raise ValueError(f"{ifname!r} is not a valid network interface. Valid network interfaces are: {list(interfaces)}")
+        raise ValueError(
+            f"{ifname!r} is not a valid network interface. Valid network interfaces are: {list(interfaces)}"
+        )
     for info in interfaces[ifname]:
         if info.family == socket.AF_INET:
             return str(info.address)
@@ -98,12 +100,12 @@ def parse_ports(port: int | str | list[int] | None) -> list[int] | list[None]:
         except ValueError:
             raise ValueError(f"invalid port {port!r}: write a number or a range such as 9000:9100") from None
         if stop < start:
-            raise ValueError(f"When port is given as a range, the first must not be larger than the last: {port!r}")
+            raise ValueError(
+                f"When port is given as a range, the first must not be larger than the last: {port!r}"
+            )
         return list(range(start, stop + 1))
     if isinstance(port, int):
         return [port]
     if isinstance(port, list) and all(isinstance(p, int) for p in port):
         return port
     raise TypeError(f"port must be a number, a range 'first:last' or a list of numbers; got {port!r}")
-
-

@@ -50,7 +50,9 @@ from distributed.utils_test.leaks import check_instances, check_process_leak, ch
 
 
 @contextlib.contextmanager
-def captured_logger(logger: logging.Logger | str, level: int = logging.INFO, propagate: bool | None = None) -> Iterator[io.StringIO]:
+def captured_logger(
+    logger: logging.Logger | str, level: int = logging.INFO, propagate: bool | None = None
+) -> Iterator[io.StringIO]:
     """What a logger says inside, as a text buffer."""
     if isinstance(logger, str):
         logger = logging.getLogger(logger)
@@ -69,7 +71,9 @@ def captured_logger(logger: logging.Logger | str, level: int = logging.INFO, pro
 
 
 @contextlib.contextmanager
-def raises_with_cause(expected: Any, match: str | None, expected_cause: Any, match_cause: str | None, *more: Any) -> Iterator[None]:
+def raises_with_cause(
+    expected: Any, match: str | None, expected_cause: Any, match_cause: str | None, *more: Any
+) -> Iterator[None]:
     """As ``pytest.raises``, for the exception and its chain of causes: pairs of type and pattern."""
     with pytest.raises(expected, match=match) as info:
         yield
@@ -82,7 +86,9 @@ def raises_with_cause(expected: Any, match: str | None, expected_cause: Any, mat
         cause = cause.__cause__
 
 
-async def async_poll_for(predicate: Callable[[], bool], timeout: float = 15, fail_func: Any = None, period: float = 0.01) -> None:
+async def async_poll_for(
+    predicate: Callable[[], bool], timeout: float = 15, fail_func: Any = None, period: float = 0.01
+) -> None:
     """Wait until something is true."""
     deadline = time.monotonic() + timeout
     while not predicate():
@@ -93,7 +99,9 @@ async def async_poll_for(predicate: Callable[[], bool], timeout: float = 15, fai
             pytest.fail(f"condition not reached within {timeout} s")
 
 
-def poll_for(predicate: Callable[[], bool], timeout: float = 15, fail_func: Any = None, period: float = 0.01) -> None:
+def poll_for(
+    predicate: Callable[[], bool], timeout: float = 15, fail_func: Any = None, period: float = 0.01
+) -> None:
     """Wait until something is true."""
     deadline = time.monotonic() + timeout
     while not predicate():

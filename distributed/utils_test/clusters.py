@@ -50,7 +50,9 @@ def config_for_cluster_tests(**extra: Any) -> Iterator[None]:
         yield
 
 
-def gen_test(timeout: float = 30, config: dict[str, Any] | None = None, clean_kwargs: dict[str, bool] | None = None) -> Callable[[Any], Any]:
+def gen_test(
+    timeout: float = 30, config: dict[str, Any] | None = None, clean_kwargs: dict[str, bool] | None = None
+) -> Callable[[Any], Any]:
     """Decorator: run a coroutine function as a test, within `timeout` seconds, with leak checks."""
 
     def decorate(func: Any) -> Any:
@@ -122,7 +124,9 @@ def gen_cluster(
         @functools.wraps(func)
         def test(*outer_args: Any, **kwargs: Any) -> Any:
             async def main() -> Any:
-                s, workers = await start_cluster(shape, scheduler, Worker, dict(scheduler_kwargs or {}), dict(worker_kwargs or {}))
+                s, workers = await start_cluster(
+                    shape, scheduler, Worker, dict(scheduler_kwargs or {}), dict(worker_kwargs or {})
+                )
                 args: list[Any] = [s, *workers]
                 c = None
                 if client:
@@ -150,7 +154,9 @@ def gen_cluster(
 # --- clusters of processes -----------------------------------------------------------------------------------
 
 
-def _serve(kind: str, pipe: Any, config: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _serve(
+    kind: str, pipe: Any, config: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
     dask.config.set(config)
     cls = {"scheduler": Scheduler, "worker": Worker, "nanny": Nanny}[kind]
 
@@ -169,7 +175,9 @@ def _serve(kind: str, pipe: Any, config: dict[str, Any], args: tuple[Any, ...], 
 def _start_process(kind: str, config: dict[str, Any], *args: Any, **kwargs: Any) -> tuple[Any, str]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(kind, theirs, config, args, kwargs), name=f"Dask cluster test: {kind}")
+    process = context.Process(
+        target=_serve, args=(kind, theirs, config, args, kwargs), name=f"Dask cluster test: {kind}"
+    )
     process.start()
     theirs.close()
     try:
@@ -198,7 +206,9 @@ def cluster(
     processes: list[Any] = []
     with tempfile.TemporaryDirectory() as directory:
         try:
-            process, address = _start_process("scheduler", settings, host="127.0.0.1", port=0, **(scheduler_kwargs or {}))
+            process, address = _start_process(
+                "scheduler", settings, host="127.0.0.1", port=0, **(scheduler_kwargs or {})
+            )
             processes.append(process)
             workers = []
             for i in range(nworkers):
@@ -237,7 +247,13 @@ def _terminate_scheduler(address: str) -> None:
 
 
 @contextlib.contextmanager
-def popen(args: list[str], capture_output: bool = False, terminate_timeout: float = 10, kill_timeout: float = 5, **kwargs: Any) -> Iterator[subprocess.Popen[bytes]]:
+def popen(
+    args: list[str],
+    capture_output: bool = False,
+    terminate_timeout: float = 10,
+    kill_timeout: float = 5,
+    **kwargs: Any,
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command of this environment; end it when the body is done."""
     directory = Path(sys.executable).parent
     command = directory / args[0]

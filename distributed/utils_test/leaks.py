@@ -20,7 +20,16 @@ from distributed.worker import Worker
 GRACE_S = 5.0
 
 #: threads that live as long as the process
-_PERMANENT = ("Dask-Offload", "Dask-Expressions", "Profile", "asyncio_", "ThreadPoolExecutor", "pydevd", "IO loop shared", "Dask-Parent-Watch")
+_PERMANENT = (
+    "Dask-Offload",
+    "Dask-Expressions",
+    "Profile",
+    "asyncio_",
+    "ThreadPoolExecutor",
+    "pydevd",
+    "IO loop shared",
+    "Dask-Parent-Watch",
+)
 
 
 def _poll(problem: object, what: str) -> None:
@@ -73,7 +82,11 @@ def check_instances() -> Iterator[None]:
             for x in list(cls._instances):
                 if id(x) not in known and x.status not in (Status.closed, Status.failed, Status.init):
                     servers.append(x)
-        servers.extend(c for c in list(Client._instances) if id(c) not in known and c.status not in ("closed", "newly-created"))
+        servers.extend(
+            c
+            for c in list(Client._instances)
+            if id(c) not in known and c.status not in ("closed", "newly-created")
+        )
         return servers
 
     _poll(open_servers, "servers and clients")

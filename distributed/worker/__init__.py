@@ -6,7 +6,8 @@ Reading order: `worker` (life, driving the machine), `threads`, `execution`, `in
 from __future__ import annotations
 
 from distributed.exceptions import Reschedule
-from distributed.worker.tasks import get_client, get_worker, rejoin, secede, thread_state
+from distributed.utils import thread_state
+from distributed.worker.tasks import get_client, get_worker, rejoin, secede
 from distributed.worker.worker import Worker, logger
 
 Worker.__module__ = "distributed.worker"

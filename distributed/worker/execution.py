@@ -14,7 +14,15 @@ from dask._task_spec import GraphNode, TaskRef
 from dask.utils import typename
 
 from distributed.core.errors import max_error_length, pickle_exception, pickle_traceback, truncate_exception
-from distributed.protocol import Pickled, Serialize, Serialized, load_pickled, merge_and_deserialize, pickle, to_serialize
+from distributed.protocol import (
+    Pickled,
+    Serialize,
+    Serialized,
+    load_pickled,
+    merge_and_deserialize,
+    pickle,
+    to_serialize,
+)
 from distributed.protocol.specs import load_function, load_node
 from distributed.sizeof import safe_sizeof
 from distributed.utils import iscoroutinefunction
@@ -152,7 +160,17 @@ def succeeded(key: Key, run_id: int, value: Any, start: float, stop: float) -> E
         if typ is not int or -INT_MAX <= value < INT_MAX:
             inline = (value,)
     return Executed(
-        key, run_id, safe_sizeof(value), name, type_pickle, threading.get_ident(), start, stop, None, None, inline
+        key,
+        run_id,
+        safe_sizeof(value),
+        name,
+        type_pickle,
+        threading.get_ident(),
+        start,
+        stop,
+        None,
+        None,
+        inline,
     )
 
 

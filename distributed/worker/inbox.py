@@ -87,7 +87,17 @@ class Inbox(Server):
     ) -> None:
         deps = [(dep, nbytes.get(dep, -1), holders) for dep, holders in who_has.items()]
         self.deliver(
-            ev.ComputeTask(key, run_id, tuple(priority), run_spec, deps, resource_restrictions, actor, annotations, stimulus_id)
+            ev.ComputeTask(
+                key,
+                run_id,
+                tuple(priority),
+                run_spec,
+                deps,
+                resource_restrictions,
+                actor,
+                annotations,
+                stimulus_id,
+            )
         )
 
     def withdraw(self, keys: Collection[Key]) -> list[Key]:
@@ -130,5 +140,3 @@ class Inbox(Server):
         self, reason: str = "", timeout: float | None = None, executor_wait: bool = True, nanny: bool = True
     ) -> None:
         raise NotImplementedError
-
-

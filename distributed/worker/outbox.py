@@ -6,7 +6,6 @@ With a scheduler of ours finished tasks travel as rows, and types by number; wit
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from distributed.batched import Stream
 from distributed.metrics import time
@@ -35,7 +34,7 @@ class Outbox:
         """Queue the message for one instruction."""
         kind = type(item)
         if kind is ins.SendTaskFinished:
-            self._task_finished(item.result, stimulus_id)  # type: ignore[union-attr]
+            self._task_finished(item.result, stimulus_id)  # type: ignore[union-attr,arg-type]
         elif isinstance(item, ins.SendReleased):
             if not (item.freed and self.batches):
                 self.stream.send({"op": "release-worker-data", "key": item.key, "stimulus_id": stimulus_id})
@@ -55,7 +54,9 @@ class Outbox:
                     "exception_text": failure.exception_text,
                     "traceback_text": failure.traceback_text,
                     "thread": failure.thread,
-                    "startstops": [{"action": "compute", "start": failure.start + shift, "stop": failure.stop + shift}],
+                    "startstops": [
+                        {"action": "compute", "start": failure.start + shift, "stop": failure.stop + shift}
+                    ],
                     "stimulus_id": stimulus_id,
                 }
             )
@@ -72,9 +73,13 @@ class Outbox:
         elif isinstance(item, ins.SendReschedule):
             self.stream.send({"op": "reschedule", "key": item.key, "stimulus_id": stimulus_id})
         elif isinstance(item, ins.SendRefreshRequest):
-            self.stream.send({"op": "request-refresh-who-has", "keys": list(item.keys), "stimulus_id": stimulus_id})
+            self.stream.send(
+                {"op": "request-refresh-who-has", "keys": list(item.keys), "stimulus_id": stimulus_id}
+            )
         elif isinstance(item, ins.SendStealResponse):
-            self.stream.send({"op": "steal-response", "key": item.key, "state": item.state, "stimulus_id": stimulus_id})
+            self.stream.send(
+                {"op": "steal-response", "key": item.key, "state": item.state, "stimulus_id": stimulus_id}
+            )
         else:
             raise AssertionError(f"no message is defined for the instruction {kind.__name__}")
 
@@ -101,7 +106,12 @@ class Outbox:
             else:
                 types = [(number, typename, type_pickle)] if new else []
                 self.stream.send(
-                    {"op": "tasks-finished", "types": types, "rows": [row], "stimulus_id": f"task-finished-{time()}"}
+                    {
+                        "op": "tasks-finished",
+                        "types": types,
+                        "rows": [row],
+                        "stimulus_id": f"task-finished-{time()}",
+                    }
                 )
             return
         self.stream.send(

@@ -102,7 +102,11 @@ class RequestHandlers(Inbox):
 
     async def gather(self, who_has: dict[Key, Collection[str]]) -> dict[str, Any]:
         """Fetch values from peers and store them; the caller tells the scheduler."""
-        wanted = {key: [w for w in workers if w != self.address] for key, workers in who_has.items() if key not in self.data}
+        wanted = {
+            key: [w for w in workers if w != self.address]
+            for key, workers in who_has.items()
+            if key not in self.data
+        }
         gathered = await gather_from_workers(wanted, self.peer_pool, who=self.address)
         missing = list(gathered.missing)
         values = {}
@@ -122,7 +126,9 @@ class RequestHandlers(Inbox):
     def peer_pool(self) -> ConnectionPool:
         """Connections to peers. Values arrive serialised: one that cannot be unpickled must not lose the others."""
         if self._peer_pool is None:
-            self._peer_pool = ConnectionPool(deserialize=False, connection_args=self.connection_args, timeout=self.timeout)
+            self._peer_pool = ConnectionPool(
+                deserialize=False, connection_args=self.connection_args, timeout=self.timeout
+            )
         return self._peer_pool
 
     @staticmethod
@@ -226,13 +232,21 @@ class RequestHandlers(Inbox):
     def get_call_stack(self, keys: Collection[Key] | None = None) -> dict[Key, list[str]]:
         """Stacks of running tasks."""
         active = self.threads.active if self.threads is not None else {}
-        return {key: frames_of_thread(ident) for key, (ident, _) in list(active.items()) if keys is None or key in keys}
+        return {
+            key: frames_of_thread(ident)
+            for key, (ident, _) in list(active.items())
+            if keys is None or key in keys
+        }
 
     def get_story(self, keys_or_stimuli: Collection[Any]) -> list[Any]:
         return self.machine.story(*keys_or_stimuli)
 
     async def terminate(
-        self, reason: str = "worker-terminate", timeout: float | None = None, executor_wait: bool = True, nanny: bool = True
+        self,
+        reason: str = "worker-terminate",
+        timeout: float | None = None,
+        executor_wait: bool = True,
+        nanny: bool = True,
     ) -> str:
         """Stop; answers first."""
         self.on_close(reason=reason, timeout=timeout, executor_wait=executor_wait, nanny=nanny)

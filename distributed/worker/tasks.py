@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from dask.context import thread_state
 from dask.utils import parse_timedelta
 
 from distributed.client import Client, default_client
@@ -12,6 +11,7 @@ from distributed.comm import resolve_address
 from distributed.context import current_client, current_worker, thread_pool_state
 from distributed.metrics import time
 from distributed.settings import connect_timeout
+from distributed.utils import thread_state
 
 
 def get_worker() -> Any:
@@ -22,7 +22,9 @@ def get_worker() -> Any:
     return worker
 
 
-def get_client(address: str | None = None, timeout: Any = None, resolve: bool = True, **kwargs: Any) -> Client:
+def get_client(
+    address: str | None = None, timeout: Any = None, resolve: bool = True, **kwargs: Any
+) -> Client:
     """A client for use inside a task; outside tasks, the current one.
 
     Parameters

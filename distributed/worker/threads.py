@@ -95,7 +95,9 @@ class TaskThreads:
         return True
 
     def _add_thread(self) -> None:
-        thread = threading.Thread(target=self._work, name=f"{self._name}-{next(self._thread_numbers)}", daemon=True)
+        thread = threading.Thread(
+            target=self._work, name=f"{self._name}-{next(self._thread_numbers)}", daemon=True
+        )
         self._threads.add(thread)
         thread.start()
 
@@ -135,7 +137,13 @@ class TaskThreads:
         thread_pool_state.pool = self
         thread_pool_state.seceded = False
         self._start_thread()
-        get, unclaimed, run, post, active = self._queue.get, self._unclaimed, self._run, self.post, self.active
+        get, unclaimed, run, post, active = (
+            self._queue.get,
+            self._unclaimed,
+            self._run,
+            self.post,
+            self.active,
+        )
         ident = threading.get_ident()
         try:
             while not self._closed:

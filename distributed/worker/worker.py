@@ -135,8 +135,8 @@ class Worker(RequestHandlers):
         contact_address: str | None = None,
         heartbeat_interval: Any = "1s",
         extensions: Any = None,
-        metrics: Mapping[str, Any] = {},  # noqa: B006 - never changed
-        startup_information: Mapping[str, Any] = {},  # noqa: B006 - never changed
+        metrics: Mapping[str, Any] = {},
+        startup_information: Mapping[str, Any] = {},
         interface: str | None = None,
         host: str | None = None,
         port: Any = None,
@@ -169,7 +169,9 @@ class Worker(RequestHandlers):
         elif scheduler_ip is None and dask.config.get("scheduler-address", None):
             scheduler_addr = dask.config.get("scheduler-address")
         elif scheduler_ip is None:
-            raise ValueError("Worker needs the scheduler's address: pass it, or scheduler_file=, or set scheduler-address")
+            raise ValueError(
+                "Worker needs the scheduler's address: pass it, or scheduler_file=, or set scheduler-address"
+            )
         elif scheduler_port is None:
             scheduler_addr = scheduler_ip
         else:
@@ -181,7 +183,9 @@ class Worker(RequestHandlers):
         self.name = name
         self.nanny = nanny
         self.memory_limit = parse_memory_limit(memory_limit, self.nthreads)
-        self.resources = dict(resources if resources is not None else dask.config.get("distributed.worker.resources"))
+        self.resources = dict(
+            resources if resources is not None else dask.config.get("distributed.worker.resources")
+        )
         self.death_timeout = parse_timedelta(death_timeout, "s") if death_timeout else None
         self.contact_address = contact_address
         self.heartbeat_interval = parse_timedelta(heartbeat_interval, "ms")
@@ -223,7 +227,9 @@ class Worker(RequestHandlers):
         self._start_args = (host, port, interface, protocol)
         preload = preload if preload is not None else dask.config.get("distributed.worker.preload")
         self.preloads = process_preloads(
-            self, preload, preload_argv if preload_argv is not None else dask.config.get("distributed.worker.preload-argv")
+            self,
+            preload,
+            preload_argv if preload_argv is not None else dask.config.get("distributed.worker.preload-argv"),
         )
         super().__init__(
             blocked_handlers=None,
@@ -307,7 +313,9 @@ class Worker(RequestHandlers):
             return
         due = self.machine.next_deadline()
         if due is not None:
-            self._deadline = asyncio.get_running_loop().call_later(max(due - monotonic(), 0), self._on_deadline)
+            self._deadline = asyncio.get_running_loop().call_later(
+                max(due - monotonic(), 0), self._on_deadline
+            )
 
     def _on_deadline(self) -> None:
         self._deadline = None
@@ -333,7 +341,13 @@ class Worker(RequestHandlers):
         elif executor in self.executors:
             self._execute_in(self.executors[executor], key, run_id, spec, values)
         else:
-            self._fail_later(key, run_id, ValueError(f"Invalid executor {executor!r}; expected one of: {sorted({'default', 'offload', *self.executors})}"))
+            self._fail_later(
+                key,
+                run_id,
+                ValueError(
+                    f"Invalid executor {executor!r}; expected one of: {sorted({'default', 'offload', *self.executors})}"
+                ),
+            )
 
     def _fail_later(self, key: Key, run_id: int, exc: Exception) -> None:
         """Report an error in an iteration of its own: the machine is in the middle of something."""
@@ -456,7 +470,11 @@ class Worker(RequestHandlers):
         logger.addHandler(self.log_buffer)
         self._make_directory()
         self.threads = TaskThreads(
-            self.nthreads, self._run_offer, self._finish_tasks, self._start_thread, name="Dask-Default-Threads"
+            self.nthreads,
+            self._run_offer,
+            self._finish_tasks,
+            self._start_thread,
+            name="Dask-Default-Threads",
         )
         host, port, interface, protocol = self._start_args
         for candidate in self._candidate_ports(port):
@@ -497,7 +515,9 @@ class Worker(RequestHandlers):
         return [port]
 
     def _make_directory(self) -> None:
-        base = self._local_directory_arg or dask.config.get("temporary-directory", None) or tempfile.gettempdir()
+        base = (
+            self._local_directory_arg or dask.config.get("temporary-directory", None) or tempfile.gettempdir()
+        )
         root = os.path.join(base, "dask-scratch-space")
         os.makedirs(root, exist_ok=True)
         self.local_directory = tempfile.mkdtemp(prefix="worker-", dir=root)
@@ -542,7 +562,9 @@ class Worker(RequestHandlers):
         try:
             response = await comm.read()
         except CommClosedError as exc:
-            raise CommClosedError(f"the scheduler {self.scheduler_address} closed the connection during registration: {exc}") from exc
+            raise CommClosedError(
+                f"the scheduler {self.scheduler_address} closed the connection during registration: {exc}"
+            ) from exc
         if response["status"] != "OK":
             await comm.close()
             raise ValueError(f"Unexpected response from register: {response.get('message', response)}")
@@ -553,7 +575,9 @@ class Worker(RequestHandlers):
         self.stream.start(comm)
         self.status = Status.running
         self.machine.running = True
-        self.stream.send({"op": "worker-status-change", "status": "running", "stimulus_id": f"worker-startup-{time()}"})
+        self.stream.send(
+            {"op": "worker-status-change", "status": "running", "stimulus_id": f"worker-startup-{time()}"}
+        )
         for name, plugin in (response.get("worker-plugins") or {}).items():
             await self.plugin_add(plugin=plugin, name=name)
         logger.info("Worker at %s registered to %s", self.address, self.scheduler_address)
@@ -577,7 +601,9 @@ class Worker(RequestHandlers):
             asyncio.ensure_future(self.close(reason="worker-stream-error", nanny=False))
             return
         if self.status in (Status.running, Status.paused):
-            logger.info("Connection to scheduler broken. Closing without reporting. Status: %s", self.status.name)
+            logger.info(
+                "Connection to scheduler broken. Closing without reporting. Status: %s", self.status.name
+            )
             asyncio.ensure_future(self.close(reason="worker-connection-broken"))
 
     async def _keep_alive(self) -> None:
@@ -616,12 +642,16 @@ class Worker(RequestHandlers):
         if self.status in (Status.running, Status.paused, Status.closing_gracefully):
             self.status = new
             self.deliver(ev.Resumed(stimulus_id) if new == Status.running else ev.Paused(stimulus_id))
-        self.stream.send({"op": "worker-status-change", "status": self.status.name, "stimulus_id": stimulus_id})
+        self.stream.send(
+            {"op": "worker-status-change", "status": self.status.name, "stimulus_id": stimulus_id}
+        )
 
     def on_close(
         self, reason: str = "", timeout: float | None = None, executor_wait: bool = True, nanny: bool = True
     ) -> None:
-        asyncio.ensure_future(self.close(reason=reason or "scheduler-close", executor_wait=executor_wait, nanny=nanny))
+        asyncio.ensure_future(
+            self.close(reason=reason or "scheduler-close", executor_wait=executor_wait, nanny=nanny)
+        )
 
     async def close_gracefully(self, restart: bool = False, reason: str = "worker-close-gracefully") -> None:
         """Have the scheduler move our data away, then close."""
@@ -636,7 +666,11 @@ class Worker(RequestHandlers):
         await self.close(nanny=not restart, reason=reason)
 
     async def close(
-        self, timeout: float | None = None, executor_wait: bool = True, nanny: bool = True, reason: str = "worker-close"
+        self,
+        timeout: float | None = None,
+        executor_wait: bool = True,
+        nanny: bool = True,
+        reason: str = "worker-close",
     ) -> str | None:
         """Stop. Closing twice waits for the first.
 
@@ -675,7 +709,9 @@ class Worker(RequestHandlers):
             client, self._client = self._client, None
             await client._close()
         if not self.stream.closed() and self.stream.comm is not None:
-            self.stream.send({"op": "worker-status-change", "status": "closing", "stimulus_id": f"worker-close-{time()}"})
+            self.stream.send(
+                {"op": "worker-status-change", "status": "closing", "stimulus_id": f"worker-close-{time()}"}
+            )
             self.stream.send({"op": "close-stream"})
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.stream.close(), 5)

@@ -72,7 +72,19 @@ EDGES: dict[str, frozenset[str]] = {
     "flight": frozenset(("memory", "error", "fetch", "missing", "released", "cancelled")),
     "missing": frozenset(("fetch", "released")),
     "cancelled": frozenset(("released", "executing", "long-running", "resumed", "flight")),
-    "resumed": frozenset(("memory", "error", "released", "executing", "long-running", "cancelled", "fetch", "waiting", "flight")),
+    "resumed": frozenset(
+        (
+            "memory",
+            "error",
+            "released",
+            "executing",
+            "long-running",
+            "cancelled",
+            "fetch",
+            "waiting",
+            "flight",
+        )
+    ),
 }
 
 
@@ -280,7 +292,9 @@ class WorkerMachine:
             if dts.dependents:
                 continue
             # data that nobody needs: what is here stays until the scheduler frees it
-            if dts.state in ("fetch", "missing", "flight", "released") or (dts.state == "resumed" and dts.next == "fetch"):
+            if dts.state in ("fetch", "missing", "flight", "released") or (
+                dts.state == "resumed" and dts.next == "fetch"
+            ):
                 self._release(dts)
 
     def _release(self, ts: TaskState, withdrawn: bool = False) -> None:
@@ -361,7 +375,9 @@ class WorkerMachine:
         average = self.average_duration
         if average is None or average >= OFFER_AHEAD_S:
             return self.nthreads
-        ahead = OFFER_AHEAD_MAX if average * OFFER_AHEAD_MAX <= OFFER_AHEAD_S else int(OFFER_AHEAD_S / average)
+        ahead = (
+            OFFER_AHEAD_MAX if average * OFFER_AHEAD_MAX <= OFFER_AHEAD_S else int(OFFER_AHEAD_S / average)
+        )
         return self.nthreads * (1 + ahead)
 
     def _offer(self) -> None:
@@ -376,7 +392,9 @@ class WorkerMachine:
             heap = ready
             if constrained and (not ready or constrained[0][0] < ready[0][0]):
                 needed = constrained[0][2].resources or {}
-                fits = len(executing) < self.nthreads and all(self.available_resources.get(n, 0) >= a for n, a in needed.items())
+                fits = len(executing) < self.nthreads and all(
+                    self.available_resources.get(n, 0) >= a for n, a in needed.items()
+                )
                 if fits:
                     for name, amount in needed.items():
                         self.available_resources[name] -= amount
@@ -403,7 +421,9 @@ class WorkerMachine:
             if state == "memory":
                 self.out.append(SendTaskFinished(self._known_result(ts)))
                 return
-            if state == "cancelled" and ts.previous != "flight" or state == "resumed" and ts.next == "fetch":
+            if (state == "cancelled" and ts.previous != "flight") or (
+                state == "resumed" and ts.next == "fetch"
+            ):
                 previous = ts.previous
                 assert previous is not None, "what is cancelled is still going on"
                 self.set_state(ts, previous)
@@ -468,7 +488,9 @@ class WorkerMachine:
         """What to report of a value that is here already."""
         result: ev.Executed | None = ts.result
         if result is None:
-            return ev.Executed(ts.key, ts.run_id, ts.nbytes, "object", None, None, self.now, self.now, None, None, None)
+            return ev.Executed(
+                ts.key, ts.run_id, ts.nbytes, "object", None, None, self.now, self.now, None, None, None
+            )
         return result._replace(run_id=ts.run_id)
 
     def _execution_ended(self, ts: TaskState) -> None:
@@ -574,7 +596,10 @@ class WorkerMachine:
             ts = self.tasks.get(key)
             if ts is None or ts.state != "memory":
                 continue
-            if any(dts.state in RUNNING_STATES or dts.state in ("ready", "constrained", "waiting") for dts in ts.dependents):
+            if any(
+                dts.state in RUNNING_STATES or dts.state in ("ready", "constrained", "waiting")
+                for dts in ts.dependents
+            ):
                 # a task here is about to use it: keep it and say so
                 rejected.append(key)
                 continue
@@ -638,13 +663,20 @@ class WorkerMachine:
     def _start_transfers(self) -> None:
         """Ask peers for data: one request per peer at a time, most urgent keys first, peers in random order."""
         settings = self.settings
-        candidates = [w for w in self.needed_from if w not in self.in_flight_workers and self.busy_until.get(w, 0.0) <= self.now]
+        candidates = [
+            w
+            for w in self.needed_from
+            if w not in self.in_flight_workers and self.busy_until.get(w, 0.0) <= self.now
+        ]
         if not candidates:
             return
         if len(candidates) > 1:
             self.random.shuffle(candidates)
         for worker in candidates:
-            if self.inflight_bytes > settings.gather_free_bytes and len(self.in_flight_workers) >= settings.connections_outgoing:
+            if (
+                self.inflight_bytes > settings.gather_free_bytes
+                and len(self.in_flight_workers) >= settings.connections_outgoing
+            ):
                 return
             needed = self.needed_from.get(worker)
             if not needed:
@@ -654,7 +686,9 @@ class WorkerMachine:
             size = 0
             for ts in sorted(needed, key=lambda ts: ts.priority):
                 nbytes = ts.get_nbytes()
-                if chosen and size + nbytes > room or (not chosen and nbytes > room and self.inflight_bytes):
+                if (chosen and size + nbytes > room) or (
+                    not chosen and nbytes > room and self.inflight_bytes
+                ):
                     break
                 chosen.append(ts)
                 size += nbytes
@@ -676,8 +710,8 @@ class WorkerMachine:
             self.busy_until[worker] = self.now + self.settings.busy_retry_s
         elif event.status == "failed":
             self._lose_peer(worker)
-        arrived = []
-        asked_elsewhere = []
+        arrived: list[Key] = []
+        asked_elsewhere: list[Key] = []
         for key in event.keys:
             ts = self.tasks.get(key)
             assert ts is not None, "what is in flight is known until it arrives"
@@ -692,7 +726,11 @@ class WorkerMachine:
                     # it answered, and does not have it
                     ts.who_has = ts.who_has - {worker}
                 self._data_did_not_come(ts)
-                if event.status == "busy" and ts.state == "fetch" and all(w in self.busy_until for w in ts.who_has):
+                if (
+                    event.status == "busy"
+                    and ts.state == "fetch"
+                    and all(w in self.busy_until for w in ts.who_has)
+                ):
                     asked_elsewhere.append(key)
         self.inflight_bytes = max(self.inflight_bytes, 0) if self.in_flight_workers else 0
         if arrived:

@@ -64,7 +64,13 @@ class TaskState:
         return self._hash
 
     def __repr__(self) -> str:
-        extra = f"({self.previous}->{self.next})" if self.state == "resumed" else f"({self.previous})" if self.state == "cancelled" else ""
+        extra = (
+            f"({self.previous}->{self.next})"
+            if self.state == "resumed"
+            else f"({self.previous})"
+            if self.state == "cancelled"
+            else ""
+        )
         return f"<TaskState {self.key!r} {self.state}{extra}>"
 
     def get_nbytes(self) -> int:

@@ -68,7 +68,11 @@ async def test_map(c: Client, s: Any, a: Any, b: Any) -> None:
     assert [f.key for f in named] == ["one", ("two", 2)]
     assert await c.gather(named) == [2, 3]
     big = np.ones(100_000)
-    assert await c.gather(c.map(lambda i, array: i + array.sum(), range(3), array=big)) == [100_000, 100_001, 100_002]
+    assert await c.gather(c.map(lambda i, array: i + array.sum(), range(3), array=big)) == [
+        100_000,
+        100_001,
+        100_002,
+    ]
     assert c.map(inc, []) == []
 
 

@@ -18,7 +18,9 @@ from distributed.utils_test import inc
 SHAPES = [
     pytest.param({"n_workers": 1, "threads_per_worker": 2, "processes": False}, id="1-threads"),
     pytest.param({"n_workers": 2, "threads_per_worker": 2, "processes": False}, id="2-threads"),
-    pytest.param({"n_workers": 8, "threads_per_worker": 1, "processes": False, "protocol": "tcp"}, id="8-threads-tcp"),
+    pytest.param(
+        {"n_workers": 8, "threads_per_worker": 1, "processes": False, "protocol": "tcp"}, id="8-threads-tcp"
+    ),
     pytest.param({"n_workers": 2, "threads_per_worker": 1, "processes": True}, id="2-processes"),
 ]
 
@@ -94,7 +96,9 @@ def test_delayed(client: Client) -> None:
     assert dask.delayed(sum)(parts).compute() == 210
     tree = parts
     while len(tree) > 1:
-        tree = [dask.delayed(lambda a, b: a + b)(*tree[i : i + 2]) for i in range(0, len(tree) - 1, 2)] + tree[len(tree) // 2 * 2 :]
+        tree = [
+            dask.delayed(lambda a, b: a + b)(*tree[i : i + 2]) for i in range(0, len(tree) - 1, 2)
+        ] + tree[len(tree) // 2 * 2 :]
     assert tree[0].compute() == 210
     nested = dask.delayed({"a": [parts[0], (parts[1], 2)], "b": parts[2]})
     with dask.config.set(scheduler="sync"):
@@ -124,7 +128,9 @@ def test_annotations(client: Client) -> None:
         y = (x + 1).persist(optimize_graph=False)
     wait(y)
     priorities = client.run_on_scheduler(
-        lambda dask_scheduler: {ts.priority[0] for key, ts in dask_scheduler.tasks.items() if "ones" in str(key) and ts.priority}
+        lambda dask_scheduler: {
+            ts.priority[0] for key, ts in dask_scheduler.tasks.items() if "ones" in str(key) and ts.priority
+        }
     )
     assert -5 in priorities or not priorities
     assert (y.sum()).compute() == 200
@@ -143,5 +149,3 @@ def test_large_arguments_travel_once(client: Client) -> None:
     mapped = client.gather(client.map(lambda i, array: int(array[i]), range(5), array=big))
     assert mapped == list(range(5))
     assert client.submit(len, b"x" * 10**6).result() == 10**6
-
-

@@ -19,7 +19,9 @@ from distributed.utils_test import gen_test, inc, poll_for
 
 
 def test_scale(loop: Any) -> None:
-    with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, loop=loop) as cluster:
+    with LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, loop=loop
+    ) as cluster:
         with Client(cluster, loop=loop) as client:
             cluster.scale(3)
             client.wait_for_workers(3, timeout=10)
@@ -42,7 +44,9 @@ def test_client_makes_its_own_cluster(cleanup: None) -> None:
 
 @gen_test()
 async def test_asynchronous_cluster() -> None:
-    async with LocalCluster(n_workers=2, processes=False, dashboard_address=None, asynchronous=True) as cluster:
+    async with LocalCluster(
+        n_workers=2, processes=False, dashboard_address=None, asynchronous=True
+    ) as cluster:
         async with Client(cluster, asynchronous=True) as client:
             assert await client.submit(inc, 1) == 2
     assert cluster.status.name == "closed"
@@ -63,19 +67,37 @@ def test_splitting_a_machine() -> None:
 
 def start(module: str, *args: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", f"distributed.cli.{module}", *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [sys.executable, "-m", f"distributed.cli.{module}", *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
 
 
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
 def test_scheduler_and_workers_from_the_shell(tmp_path: Path, sig: int, loop: Any) -> None:
     file = tmp_path / "scheduler.json"
-    processes = [start("dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file), "--no-dashboard")]
+    processes = [
+        start(
+            "dask_scheduler",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--scheduler-file",
+            str(file),
+            "--no-dashboard",
+        )
+    ]
     try:
         poll_for(file.exists, timeout=30)
         common = ["--scheduler-file", str(file), "--nthreads", "1", "--local-directory", str(tmp_path)]
         processes.append(start("dask_worker", *common, "--no-nanny", "--name", "bare"))
-        processes.append(start("dask_worker", *common, "--name", "nanny", "--memory-limit", "1 GiB", "--resources", "GPU=2"))
+        processes.append(
+            start(
+                "dask_worker", *common, "--name", "nanny", "--memory-limit", "1 GiB", "--resources", "GPU=2"
+            )
+        )
         with Client(scheduler_file=str(file), loop=loop) as client:
             client.wait_for_workers(2, timeout=30)
             assert client.submit(inc, 1, resources={"GPU": 1}).result(timeout=30) == 2
@@ -99,7 +121,15 @@ def test_scheduler_and_workers_from_the_shell(tmp_path: Path, sig: int, loop: An
 
 
 def test_worker_gives_up_without_a_scheduler(tmp_path: Path) -> None:
-    process = start("dask_worker", "tcp://127.0.0.1:1", "--death-timeout", "0.5", "--no-nanny", "--local-directory", str(tmp_path))
+    process = start(
+        "dask_worker",
+        "tcp://127.0.0.1:1",
+        "--death-timeout",
+        "0.5",
+        "--no-nanny",
+        "--local-directory",
+        str(tmp_path),
+    )
     out, _ = process.communicate(timeout=30)
     assert process.returncode == 1
     assert "Timed out starting worker" in out and "End worker" in out
@@ -140,17 +170,31 @@ def test_ports_are_dealt_without_overlap() -> None:
 def test_preload(tmp_path: Path, loop: Any) -> None:
     preload = tmp_path / "my_preload.py"
     preload.write_text("def dask_setup(server):\n    server.preloaded = True\n")
-    with LocalCluster(
-        n_workers=1, processes=False, dashboard_address=None, loop=loop, preload=str(preload), scheduler_kwargs={"preload": str(preload)}
-    ) as cluster, Client(cluster, loop=loop) as client:
+    with (
+        LocalCluster(
+            n_workers=1,
+            processes=False,
+            dashboard_address=None,
+            loop=loop,
+            preload=str(preload),
+            scheduler_kwargs={"preload": str(preload)},
+        ) as cluster,
+        Client(cluster, loop=loop) as client,
+    ):
         assert client.run(lambda dask_worker: dask_worker.preloaded).popitem()[1]
         assert client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.preloaded)
 
 
 def test_benchmark_measures(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    result = CliRunner().invoke(dask_benchmark.main, ["map-200", "latency-5", "--rounds", "1", "--json", str(out)])
+    result = CliRunner().invoke(
+        dask_benchmark.main, ["map-200", "latency-5", "--rounds", "1", "--json", str(out)]
+    )
     assert result.exit_code == 0, result.output
     figures = json.loads(out.read_text())
     summary = figures["workloads"]["map-200"]["summary"]["ours"]
-    assert summary["tasks"] == 200 and summary["tasks_per_s"] > 0 and set(summary["cpu_us_per_task"]) == {"scheduler", "workers", "client"}
+    assert (
+        summary["tasks"] == 200
+        and summary["tasks_per_s"] > 0
+        and set(summary["cpu_us_per_task"]) == {"scheduler", "workers", "client"}
+    )

@@ -46,7 +46,10 @@ def test_kill_a_worker_in_the_middle_of_a_tree(seed: int, loop: Any) -> None:
         [future] = client.get(graph, [root], sync=False)
         target = rng.randint(100, 1200)
         poll_for(
-            lambda: client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.transition_counter) > 4 * target, period=0.001
+            lambda: (
+                client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.transition_counter) > 4 * target
+            ),
+            period=0.001,
         )
         os.kill(rng.choice(workers)["pid"], 9)
         assert future.result(timeout=60) == sum(range(1, 1001))
@@ -61,7 +64,10 @@ def suicide(x: int) -> int:
 
 def test_task_that_kills_its_worker(loop: Any) -> None:
     config = {"distributed.scheduler.allowed-failures": 1}
-    with cluster(nworkers=2, nanny=True, config=config) as (s, workers), Client(s["address"], loop=loop) as client:
+    with (
+        cluster(nworkers=2, nanny=True, config=config) as (s, workers),
+        Client(s["address"], loop=loop) as client,
+    ):
         futures = client.map(suicide, range(20))
         with pytest.raises(KilledWorker, match="different workers"):
             futures[7].result(timeout=60)
@@ -75,7 +81,9 @@ def test_nanny_restarts_its_worker(loop: Any) -> None:
     with cluster(nworkers=1, nanny=True) as (s, workers), Client(s["address"], loop=loop) as client:
         (pid,) = client.run(os.getpid).values()
         os.kill(pid, 9)
-        poll_for(lambda: pid not in client.run(os.getpid, on_error="ignore").values() and bool(client.nthreads()))
+        poll_for(
+            lambda: pid not in client.run(os.getpid, on_error="ignore").values() and bool(client.nthreads())
+        )
         assert client.submit(inc, 1).result(timeout=30) == 2
         (before,) = client.run(os.getpid).values()
         client.restart(timeout=30)
@@ -86,7 +94,9 @@ def test_nanny_restarts_its_worker(loop: Any) -> None:
 
 def test_clean_shutdown_says_nothing(loop: Any) -> None:
     with captured_logger("distributed", level=logging.WARNING) as log:
-        with LocalCluster(n_workers=2, processes=True, dashboard_address=None, loop=loop, silence_logs=False) as lc:
+        with LocalCluster(
+            n_workers=2, processes=True, dashboard_address=None, loop=loop, silence_logs=False
+        ) as lc:
             with Client(lc, loop=loop) as client:
                 futures = client.map(inc, range(100))
                 wait(futures)

@@ -72,7 +72,11 @@ def exercise(client: Client, workers: list[Any]) -> None:
     keep = client.map(inc, range(1000, 1020))
     client.gather(keep)
     os.kill(workers[-1]["pid"], 9)
-    poll_for(lambda: client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.workers)) == len(workers) - 1)
+    poll_for(
+        lambda: (
+            client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.workers)) == len(workers) - 1
+        )
+    )
     assert client.submit(sum, keep).result() == sum(range(1001, 1021))
 
 

@@ -21,7 +21,9 @@ class SimulatedWorker:
 
     def __init__(self, address: str, rng: random.Random) -> None:
         self.address = address
-        self.machine = WorkerMachine(WorkerSettings(validate=True), address=address, nthreads=2, seed=rng.randrange(2**32))
+        self.machine = WorkerMachine(
+            WorkerSettings(validate=True), address=address, nthreads=2, seed=rng.randrange(2**32)
+        )
         self.data: set[Any] = set()
         self.running: list[wins.Execute] = []
         self.transfers: list[wins.GatherData] = []
@@ -56,7 +58,17 @@ class Cluster:
                 continue
             elif type(item) is sins.ComputeTask:
                 worker.to_worker.append(
-                    wev.ComputeTask(item.key, item.run_id, item.priority, item.spec, item.deps or (), None, False, None, "s")
+                    wev.ComputeTask(
+                        item.key,
+                        item.run_id,
+                        item.priority,
+                        item.spec,
+                        item.deps or (),
+                        None,
+                        False,
+                        None,
+                        "s",
+                    )
                 )
             elif type(item) is sins.FreeKeys:
                 worker.to_worker.append(wev.FreeKeys(item.keys, (), "s"))
@@ -87,7 +99,9 @@ class Cluster:
                 worker.to_scheduler.append(sev.TasksFinished(worker.address, [done], "w"))
             elif type(item) is wins.SendTaskErred:
                 r = item.result
-                worker.to_scheduler.append(sev.TaskErred(worker.address, r.key, r.run_id, "exc", None, "", "", "w"))
+                worker.to_scheduler.append(
+                    sev.TaskErred(worker.address, r.key, r.run_id, "exc", None, "", "", "w")
+                )
             elif type(item) is wins.SendAddKeys:
                 worker.to_scheduler.append(sev.ReplicasAdded(worker.address, item.keys, "w"))
             elif type(item) is wins.SendReleased and not item.freed:
@@ -102,7 +116,23 @@ class Cluster:
         address = f"tcp://127.0.0.1:{self.count}"
         self.workers[address] = SimulatedWorker(address, self.rng)
         self.tell_scheduler(
-            sev.WorkerAdded(address, address, "127.0.0.1", 2, 2**30, {}, "running", str(self.count), None, 0, "", {}, {}, {}, "s")
+            sev.WorkerAdded(
+                address,
+                address,
+                "127.0.0.1",
+                2,
+                2**30,
+                {},
+                "running",
+                str(self.count),
+                None,
+                0,
+                "",
+                {},
+                {},
+                {},
+                "s",
+            )
         )
 
     def kill_worker(self) -> None:
@@ -143,12 +173,17 @@ class Cluster:
             item = worker.running.pop(self.rng.randrange(len(worker.running)))
             chance = self.rng.random()
             if failures and chance < 0.05:
-                self.tell_worker(worker, wev.ExecutionFailed(item.key, item.run_id, "exc", None, "", "", 1, 0, 0.001))
+                self.tell_worker(
+                    worker, wev.ExecutionFailed(item.key, item.run_id, "exc", None, "", "", 1, 0, 0.001)
+                )
             elif chance < 0.1:
                 self.tell_worker(worker, wev.ExecutionRescheduled(item.key, item.run_id))
             else:
                 worker.data.add(item.key)
-                self.tell_worker(worker, wev.Executed(item.key, item.run_id, 10, "int", None, 1, 0, 0.001, None, None, None))
+                self.tell_worker(
+                    worker,
+                    wev.Executed(item.key, item.run_id, 10, "int", None, 1, 0, 0.001, None, None, None),
+                )
         else:
             item = worker.transfers.pop(self.rng.randrange(len(worker.transfers)))
             peer = self.workers.get(item.worker)
@@ -207,7 +242,9 @@ def test_everything_wanted_ends_and_nothing_is_left(seed: int) -> None:
         assert cluster.reported.get(key) == state
     for address, worker in cluster.workers.items():
         recorded = {ts.key for ts in cluster.scheduler.workers[address].has_what}
-        assert recorded == worker.data, f"{address}: the scheduler believes {recorded}, there is {worker.data}"
+        assert recorded == worker.data, (
+            f"{address}: the scheduler believes {recorded}, there is {worker.data}"
+        )
     cluster.tell_scheduler(sev.KeysReleased("c", list(wanted), "r"))
     while cluster.step(failures=False):
         pass

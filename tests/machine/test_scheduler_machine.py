@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-from distributed.scheduler_state_machine import KilledWorker, NoValidWorkerError, SchedulerMachine, SchedulerSettings
+from distributed.scheduler_state_machine import (
+    KilledWorker,
+    NoValidWorkerError,
+    SchedulerMachine,
+    SchedulerSettings,
+)
 from distributed.scheduler_state_machine import events as ev
 from distributed.scheduler_state_machine.instructions import (
     ComputeTask,
@@ -46,10 +51,26 @@ class Driver:
     def send(self, event: Any) -> None:
         self.out += self.machine.handle(event, now=self.now)
 
-    def add_worker(self, address: str, nthreads: int = 1, name: Any = None, memory_limit: int = 2**30, **resources: float) -> None:
+    def add_worker(
+        self, address: str, nthreads: int = 1, name: Any = None, memory_limit: int = 2**30, **resources: float
+    ) -> None:
         self.send(
             ev.WorkerAdded(
-                address, name or address, address.split("://")[1].split(":")[0], nthreads, memory_limit, resources, "init", "id", None, 0, "", {}, {}, {}, "s"
+                address,
+                name or address,
+                address.split("://")[1].split(":")[0],
+                nthreads,
+                memory_limit,
+                resources,
+                "init",
+                "id",
+                None,
+                0,
+                "",
+                {},
+                {},
+                {},
+                "s",
             )
         )
         self.send(ev.WorkerStatusChanged(address, "running", "s"))
@@ -63,8 +84,20 @@ class Driver:
             deps, extra = value if isinstance(value, tuple) else (value, {})
             external = [dep for dep in deps if dep not in numbers]
             extra = {**extra, **({"keys": external} if external else {})}
-            wire.append((key, (1, b"args", None), [numbers[dep] for dep in deps if dep in numbers] or None, i, extra or None))
-        self.send(ev.GraphStarted(client, self.intake, begin.get("submitting_task"), 0.0, begin.get("user_priority", 0), "g"))
+            wire.append(
+                (
+                    key,
+                    (1, b"args", None),
+                    [numbers[dep] for dep in deps if dep in numbers] or None,
+                    i,
+                    extra or None,
+                )
+            )
+        self.send(
+            ev.GraphStarted(
+                client, self.intake, begin.get("submitting_task"), 0.0, begin.get("user_priority", 0), "g"
+            )
+        )
         wanted = True if wants is None else [numbers[key] for key in wants]
         self.send(ev.GraphRowsAdded(client, self.intake, wire, wanted, True))
         self.send(ev.GraphCommitted(client, self.intake, ()))
@@ -79,7 +112,9 @@ class Driver:
         return {item.key: item for item in self.take(ComputeTask)}
 
     def finish(self, compute: ComputeTask, nbytes: int = 10, duration: float = 1.0) -> None:
-        done = ev.TaskFinished(compute.key, compute.run_id, nbytes, "int", b"type", 1, 0.0, duration, None, None)
+        done = ev.TaskFinished(
+            compute.key, compute.run_id, nbytes, "int", b"type", 1, 0.0, duration, None, None
+        )
         self.send(ev.TasksFinished(compute.worker, [done], "f"))
 
     def err(self, compute: ComputeTask, exception: Any = "boom") -> None:
@@ -101,7 +136,11 @@ def test_one_task_from_arrival_to_oblivion() -> None:
     d.send(ev.KeysReleased("c", ["x"], "r"))
     assert d.take(FreeKeys) == [FreeKeys(A, ("x",))]
     d.nothing_else()
-    assert not d.machine.tasks, [(t, t.who_wants, t.dependents, t.waiters, d.machine.story(t.key)) for t in d.machine.tasks.values() if not t.dependents]
+    assert not d.machine.tasks, [
+        (t, t.who_wants, t.dependents, t.waiters, d.machine.story(t.key))
+        for t in d.machine.tasks.values()
+        if not t.dependents
+    ]
     # the function lives as long as the client may refer to it
     d.send(ev.FunctionsForgotten("c", [1]))
     assert d.take(ForgetFunctions) == [ForgetFunctions(A, (0,))]
@@ -285,7 +324,13 @@ def test_host_restriction() -> None:
 
 def test_priority_decides_who_runs_first() -> None:
     d = Driver(workers=())
-    d.graph({"low": ([], {"annotations": {"priority": -1}}), "middle": [], "high": ([], {"annotations": {"priority": 5}})})
+    d.graph(
+        {
+            "low": ([], {"annotations": {"priority": -1}}),
+            "middle": [],
+            "high": ([], {"annotations": {"priority": 5}}),
+        }
+    )
     d.add_worker(A)
     order = []
     computes = list(d.computes().values())
@@ -366,7 +411,9 @@ def test_chunked_intake_holds_what_finishes_early() -> None:
 def test_client_that_leaves_in_the_middle_of_an_intake_leaves_nothing_behind() -> None:
     d = Driver()
     d.send(ev.GraphStarted("c", 9, None, 0.0, 0, "g"))
-    d.send(ev.GraphRowsAdded("c", 9, [(f"x-{i}", (1, b"", None), None, i, None) for i in range(10)], True, False))
+    d.send(
+        ev.GraphRowsAdded("c", 9, [(f"x-{i}", (1, b"", None), None, i, None) for i in range(10)], True, False)
+    )
     assert d.computes()
     d.send(ev.ClientRemoved("c", "bye"))
     d.take(FreeKeys)
@@ -379,7 +426,9 @@ def test_malformed_rows_name_what_is_wrong() -> None:
     d = Driver()
     d.send(ev.GraphStarted("c", 9, None, 0.0, 0, "g"))
     with pytest.raises(MalformedGraph, match="function 77"):
-        d.machine.handle(ev.GraphRowsAdded("c", 9, [("x", (77, b"", None), None, 0, None)], True, True), now=0)
+        d.machine.handle(
+            ev.GraphRowsAdded("c", 9, [("x", (77, b"", None), None, 0, None)], True, True), now=0
+        )
     with pytest.raises(MalformedGraph, match="row 5"):
         d.machine.handle(ev.GraphRowsAdded("c", 9, [("y", (1, b"", None), [5], 0, None)], True, True), now=0)
 
@@ -389,7 +438,11 @@ def test_lost_dependencies_cancel() -> None:
     d.graph({"y": ["gone"]})
     assert d.take(ReportCancelled) == [ReportCancelled("c", ("y",), "already forgotten", None)]
     d.nothing_else()
-    assert not d.machine.tasks, [(t, t.who_wants, t.dependents, t.waiters, d.machine.story(t.key)) for t in d.machine.tasks.values() if not t.dependents]
+    assert not d.machine.tasks, [
+        (t, t.who_wants, t.dependents, t.waiters, d.machine.story(t.key))
+        for t in d.machine.tasks.values()
+        if not t.dependents
+    ]
 
 
 def test_cancel_takes_dependents_along() -> None:
@@ -401,7 +454,11 @@ def test_cancel_takes_dependents_along() -> None:
     (report,) = d.take(ReportCancelled)
     assert set(report.keys) == {"x", "y"} and report.reason == "reason"
     d.nothing_else()
-    assert not d.machine.tasks, [(t, t.who_wants, t.dependents, t.waiters, d.machine.story(t.key)) for t in d.machine.tasks.values() if not t.dependents]
+    assert not d.machine.tasks, [
+        (t, t.who_wants, t.dependents, t.waiters, d.machine.story(t.key))
+        for t in d.machine.tasks.values()
+        if not t.dependents
+    ]
 
 
 def test_cancel_respects_other_clients() -> None:
@@ -425,7 +482,11 @@ def test_fire_and_forget() -> None:
     d.nothing_else()
     d.finish(compute)
     assert d.take(FreeKeys) == [FreeKeys(A, ("x",))]
-    assert not d.machine.tasks, [(t, t.who_wants, t.dependents, t.waiters, d.machine.story(t.key)) for t in d.machine.tasks.values() if not t.dependents]
+    assert not d.machine.tasks, [
+        (t, t.who_wants, t.dependents, t.waiters, d.machine.story(t.key))
+        for t in d.machine.tasks.values()
+        if not t.dependents
+    ]
 
 
 def test_scattered_data_and_its_loss() -> None:
@@ -440,7 +501,11 @@ def test_scattered_data_and_its_loss() -> None:
     d.take(FreeKeys)
     cancelled = {key for report in d.take(ReportCancelled) for key in report.keys}
     assert cancelled == {"d", "x"}
-    assert not d.machine.tasks, [(t, t.who_wants, t.dependents, t.waiters, d.machine.story(t.key)) for t in d.machine.tasks.values() if not t.dependents]
+    assert not d.machine.tasks, [
+        (t, t.who_wants, t.dependents, t.waiters, d.machine.story(t.key))
+        for t in d.machine.tasks.values()
+        if not t.dependents
+    ]
 
 
 def test_replicas() -> None:
@@ -491,7 +556,11 @@ def test_restart_forgets_everything() -> None:
     d.graph({"x": [], "y": ["x"]})
     d.finish(d.computes()["x"])
     d.send(ev.Restarted("restart"))
-    assert not d.machine.tasks, [(t, t.who_wants, t.dependents, t.waiters, d.machine.story(t.key)) for t in d.machine.tasks.values() if not t.dependents]
+    assert not d.machine.tasks, [
+        (t, t.who_wants, t.dependents, t.waiters, d.machine.story(t.key))
+        for t in d.machine.tasks.values()
+        if not t.dependents
+    ]
     d.finish(ComputeTask(A, "y", 1, (0,), None, None, None, False, None))
     assert d.take(FreeKeys)[-1] == FreeKeys(A, ("y",))
 
@@ -517,7 +586,9 @@ def test_random_life(seed: int) -> None:
             elif type(item) is ReportLost or type(item) is ReportRetried:
                 settled.discard(item.key)
             elif type(item) is FreeKeys:
-                open_computes[:] = [c for c in open_computes if not (c.worker == item.worker and c.key in item.keys)]
+                open_computes[:] = [
+                    c for c in open_computes if not (c.worker == item.worker and c.key in item.keys)
+                ]
         d.out.clear()
 
     for _ in range(120):
@@ -563,5 +634,9 @@ def test_random_life(seed: int) -> None:
         assert d.machine.tasks[key].state in ("memory", "erred"), d.machine.story(key)
         assert key in settled
     d.send(ev.KeysReleased("c", list(wanted), "r"))
-    assert not d.machine.tasks, [(t, t.who_wants, t.dependents, t.waiters, d.machine.story(t.key)) for t in d.machine.tasks.values() if not t.dependents]
+    assert not d.machine.tasks, [
+        (t, t.who_wants, t.dependents, t.waiters, d.machine.story(t.key))
+        for t in d.machine.tasks.values()
+        if not t.dependents
+    ]
     assert all(not ws.processing and not ws.has_what for ws in d.machine.workers.values())

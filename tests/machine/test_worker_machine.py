@@ -30,7 +30,9 @@ class Driver:
     def send(self, event: Any) -> None:
         self.out += self.machine.handle(event, now=self.now)
 
-    def compute(self, key: str, deps: Any = (), run_id: int = 0, priority: Any = (0, 1, 0), resources: Any = None) -> None:
+    def compute(
+        self, key: str, deps: Any = (), run_id: int = 0, priority: Any = (0, 1, 0), resources: Any = None
+    ) -> None:
         self.send(ev.ComputeTask(key, run_id, priority, b"spec", deps, resources, False, None, "s"))
 
     def finished(self, key: str, run_id: int = 0, nbytes: int = 10) -> ev.Executed:
