@@ -12,8 +12,14 @@ from distributed.client.client import (
     wait,
 )
 from distributed.client.errors import ClosedClientError, FutureCancelledError, FuturesCancelledError
+from distributed.client.expressions import SourceCode, _MapExpr
 from distributed.client.future import Future
 from distributed.client.waiting import ALL_COMPLETED, FIRST_COMPLETED, _wait, as_completed, futures_of
+
+# users' functions refer to these; peers must find them where the released package has them
+for _obj in (wait, default_client, fire_and_forget, temp_default_client, ensure_default_client, futures_of, _wait):
+    _obj.__module__ = "distributed.client"
+del _obj
 
 __all__ = [
     "ALL_COMPLETED",
@@ -23,6 +29,8 @@ __all__ = [
     "Future",
     "FutureCancelledError",
     "FuturesCancelledError",
+    "SourceCode",
+    "_MapExpr",
     "_get_global_client",
     "_wait",
     "as_completed",

@@ -10,6 +10,9 @@ from distributed.utils import thread_state
 from distributed.worker.tasks import get_client, get_worker, rejoin, secede
 from distributed.worker.worker import Worker, logger
 
-Worker.__module__ = "distributed.worker"
+# users' functions refer to these; peers must find them where the released package has them
+for _obj in (Worker, get_client, get_worker, rejoin, secede):
+    _obj.__module__ = "distributed.worker"
+del _obj
 
 __all__ = ["Reschedule", "Worker", "get_client", "get_worker", "logger", "rejoin", "secede", "thread_state"]
