@@ -17,7 +17,15 @@ from distributed.client.future import Future
 from distributed.client.waiting import ALL_COMPLETED, FIRST_COMPLETED, _wait, as_completed, futures_of
 
 # users' functions refer to these; peers must find them where the released package has them
-for _obj in (wait, default_client, fire_and_forget, temp_default_client, ensure_default_client, futures_of, _wait):
+for _obj in (
+    wait,
+    default_client,
+    fire_and_forget,
+    temp_default_client,
+    ensure_default_client,
+    futures_of,
+    _wait,
+):
     _obj.__module__ = "distributed.client"
 del _obj
 

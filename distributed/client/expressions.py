@@ -43,7 +43,9 @@ class _MapExpr(Expr):  # type: ignore[misc]
         kwargs = {name: parse_input(value) for name, value in (self.operand("kwargs") or {}).items()}
         return {
             key: Task(key, func, *(parse_input(arg) for arg in args), **kwargs)
-            for key, args in zip(self.__dask_keys__(), zip(*self.operand("iterables"), strict=False), strict=True)
+            for key, args in zip(
+                self.__dask_keys__(), zip(*self.operand("iterables"), strict=False), strict=True
+            )
         }
 
 

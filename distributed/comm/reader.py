@@ -121,8 +121,8 @@ class FrameReader:
             header = 16 + 8 * nframes
             if end - start < header:
                 self._header_need = header
+                self._start = start
                 if start + header > len(view):
-                    self._start = start
                     self._compact()
                 return
             lengths = struct.unpack_from(f"<{nframes}Q", view, start + 16)

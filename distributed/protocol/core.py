@@ -260,8 +260,12 @@ def _plain_hook(obj: dict[Any, Any]) -> Any:
     if "__Enum__" in obj:
         return _decode_enum(obj)
     if "__Serialized__" in obj:
+        if obj["__Serialized__"] is not True or "data" not in obj:
+            raise _bad_index("Serialized", obj["__Serialized__"], 1)
         header, frames = obj["data"]
         return Serialized(header, frames)
+    if "__Pickled__" in obj:
+        raise _bad_index("Pickled", obj["__Pickled__"], 1)
     return obj
 
 
