@@ -6,8 +6,10 @@ lets the scheduler forget the result.
 
 from __future__ import annotations
 
+import asyncio
 import html
 import itertools
+import threading
 from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any
@@ -16,11 +18,15 @@ from dask._task_spec import TaskRef
 
 from distributed.client.errors import FutureCancelledError
 from distributed.core import clean_exception
+from distributed.metrics import monotonic
 from distributed.protocol import pickle
+from distributed.utils import parse_timedelta
 
 Key = Any
 
 _ids = itertools.count()
+
+_waiters_lock = threading.Lock()
 
 
 class FutureState:
@@ -61,16 +67,31 @@ class FutureState:
         return self.status not in ("pending", "lost")
 
     def _settle(self) -> None:
-        waiters, self.waiters = self.waiters, None
+        # the status is set before: whoever registers from now on sees it
+        with _waiters_lock:
+            waiters, self.waiters = self.waiters, None
         if waiters:
             for waiter in waiters:
                 waiter()
 
     def wait(self, waiter: Callable[[], None]) -> None:
-        """Call something when the state is no longer pending; on the loop."""
-        if self.waiters is None:
-            self.waiters = []
-        self.waiters.append(waiter)
+        """Call something, on the loop, when the state is no longer pending. From any thread: look at `done` again afterwards."""
+        with _waiters_lock:
+            if self.waiters is None:
+                self.waiters = []
+            self.waiters.append(waiter)
+
+    def wait_in_thread(self, timeout: float | None) -> None:
+        """Block a thread other than the loop's until the state is done. TimeoutError after `timeout` seconds."""
+        deadline = None if timeout is None else monotonic() + timeout
+        while not self.done:
+            event = threading.Event()
+            self.wait(event.set)
+            if self.done:
+                return
+            remaining = None if deadline is None else max(deadline - monotonic(), 0)
+            if not event.wait(remaining):
+                raise asyncio.TimeoutError(f"timed out after {timeout} s.")
 
     def finish(self, type_pickle: bytes | None) -> None:
         self.status = "finished"
@@ -199,8 +220,18 @@ class Future(TaskRef):
         TimeoutError
             `timeout` (seconds or duration string) has passed.
         """
-        self._bound()
-        return self.client.sync(self._result, callback_timeout=timeout)
+        state = self._bound()
+        client = self._client
+        if not client.asynchronous:
+            # no detour through the loop: waiting costs one event, and a very small value is here already
+            seconds = parse_timedelta(timeout, "s")
+            deadline = None if seconds is None else monotonic() + seconds
+            if not state.done:
+                state.wait_in_thread(seconds)
+            if state.status == "finished" and state.inline is not None:
+                return state.inline[0]
+            timeout = None if deadline is None else max(deadline - monotonic(), 0.001)
+        return client.sync(self._result, callback_timeout=timeout)
 
     async def _result(self, raiseit: bool = True) -> Any:
         state = self._bound()

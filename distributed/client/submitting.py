@@ -6,6 +6,7 @@ the pickled expression instead.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import queue
@@ -44,6 +45,11 @@ FUNCTIONS_MAX = 1_000
 _SCALARS = frozenset((int, float, bool, str, bytes, type(None), complex))
 
 
+@functools.lru_cache
+def _seconds(duration: Any) -> float:
+    return float(parse_timedelta(duration, "s") or 0.0)
+
+
 def no_default_annotations(annotations: dict[str, Any]) -> dict[str, Any]:
     """Without those that say nothing."""
     return {name: value for name, value in annotations.items() if value is not None}
@@ -68,6 +74,7 @@ class Submitting(ClientBase):
     def _init_submitting(self) -> None:
         self._intakes = itertools.count(1)
         self._function_ids = itertools.count(1)
+        self._stimuli = itertools.count(1)
         #: pickled function -> id, oldest first
         self._known_functions: dict[bytes, int] = {}
         #: functions that pickle by reference -> id
@@ -121,11 +128,11 @@ class Submitting(ClientBase):
             key = current_key.get()
         return {
             "submitting_task": key,
-            "fifo_timeout": parse_timedelta(fifo_timeout, "s") or 0.0,
+            "fifo_timeout": _seconds(fifo_timeout),
             "user_priority": user_priority,
             "span_metadata": {},
             "code": (),
-            "stimulus_id": f"update-graph-{uuid.uuid4().hex[:12]}",
+            "stimulus_id": f"update-graph-{next(self._stimuli)}",
         }
 
     def _send_rows(
@@ -300,6 +307,14 @@ class Submitting(ClientBase):
             self._send_expression(_with_token(expr), [key], annotations, {key: 0}, fifo_timeout)
             return future
         builder = RowBuilder(self._function_id)
+        if task is None and not any(type(arg) in (str, bytes) and len(arg) > LARGE_BYTES for arg in args):
+            # what most calls are like: nothing in it needs a second look
+            extra = {"annotations": annotations} if annotations else None
+            row: Row = (key, (self._function_id(func), builder.dumper.dump(args), None), None, 0, extra)
+            with self._lock:
+                future = Future(key, self, FutureState())
+            self._send_rows([([row], True)], None, self._begin(fifo_timeout))
+            return future
         if task is None:
             task = Task(key, func, *args)
         rows = list(

@@ -234,7 +234,7 @@ def test_addresses() -> None:
         parse_address(b"tcp://")  # type: ignore[arg-type]
     assert parse_host_port("[::1]:80") == ("::1", 80) and parse_host_port("h", 5) == ("h", 5)
     for bad in ("h", "h:x", "h:99999", "[::1", "::1:80"):
-        with pytest.raises(ValueError, match="h|::1"):
+        with pytest.raises(ValueError, match=r"h|::1"):
             parse_host_port(bad)
     assert unparse_host_port("::1", 80) == "[::1]:80"
     assert get_address_host("tcp://127.0.0.1:1") == "127.0.0.1"
