@@ -85,8 +85,11 @@ class Side:
         config: dict[str, str] | None = None,
         n_workers: int = 2,
         nthreads: int = 1,
+        client: bool = True,
     ) -> None:
         self.name = name
+        self._with_client = client
+        self.address = ""
         self.python = python or sys.executable
         self.config = dict(config or {})
         self.n_workers = n_workers
@@ -160,6 +163,9 @@ class Side:
                 )
                 for _ in range(self.n_workers)
             ]
+            self.address = address
+            if not self._with_client:
+                return self
             driver = str(Path(__file__).with_name("driver.py"))
             self._driver = subprocess.Popen(
                 [self.python, "-P", driver, address, str(self.n_workers)],
@@ -259,3 +265,16 @@ class Side:
             build_s=built["build_s"],
             extra=extra,
         )
+
+
+class LocalProcesses:
+    """A scheduler and workers of this package as processes, for as long as the context lasts; gives the scheduler's address."""
+
+    def __init__(self, n_workers: int = 2, nthreads: int = 1) -> None:
+        self._side = Side("local", n_workers=n_workers, nthreads=nthreads, client=False)
+
+    def __enter__(self) -> str:
+        return self._side.__enter__().address
+
+    def __exit__(self, *exc: object) -> None:
+        self._side.close()
