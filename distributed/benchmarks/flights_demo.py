@@ -51,7 +51,7 @@ def load(directory: Path) -> tuple[Any, Any, pd.DataFrame]:
 
 def compute(title: str, collection: Any) -> Any:
     """Run a computation behind a progress bar."""
-    print(f"\n{title}")  # noqa: T201 - a demo talks
+    print(f"\n{title}")
     start = time.perf_counter()
     persisted = collection.persist()
     progress(persisted)
@@ -94,34 +94,34 @@ def main() -> None:
     directory = data_directory()
     with LocalProcesses(n_workers=2) as address, Client(address) as client:
         client.wait_for_workers(2, timeout=60)
-        print(f"{client}: scheduler and workers in processes of their own")  # noqa: T201
+        print(f"{client}: scheduler and workers in processes of their own")
         flights, weather, airlines = load(directory)
         # the data is sent once and stays on the workers
         flights, weather = client.persist([flights, weather])
-        print(f"{len(flights.index):,} flights in {flights.npartitions} partitions")  # noqa: T201
+        print(f"{len(flights.index):,} flights in {flights.npartitions} partitions")
         delays = compute(
             "Mean departure delay in minutes, by origin and month",
             flights.groupby(["origin", "month"]).dep_delay.mean(),
         )
         table = delays.unstack("origin").sort_index()
-        print(table.round(1).to_string())  # noqa: T201
+        print(table.round(1).to_string())
         chart(table, CHART)
 
         worst = compute("Worst carriers", flights.groupby("carrier").agg({"arr_delay": ["mean", "count"]}))
         worst.columns = ["mean arrival delay", "flights"]
         named = worst.join(airlines.set_index("carrier")).sort_values("mean arrival delay", ascending=False)
-        print(named.head(5).round(1).to_string())  # noqa: T201
+        print(named.head(5).round(1).to_string())
 
         joined = flights[["origin", "time_hour", "dep_delay"]].merge(
             weather, on=["origin", "time_hour"], how="inner"
         )
         numbers = joined[["dep_delay", "wind_speed", "precip", "visib", "temp"]]
         correlation = compute("Correlation of departure delay with the weather", numbers.corr())
-        print(correlation["dep_delay"].drop("dep_delay").round(3).to_string())  # noqa: T201
+        print(correlation["dep_delay"].drop("dep_delay").round(3).to_string())
 
         took = sum(computing)
         facts = client.run_on_scheduler(scheduler_counters)
-        print(  # noqa: T201
+        print(
             f"\n{facts['tasks']} tasks, {took:.1f} s of computing: {facts['tasks'] / took:,.0f} tasks per second. The scheduler made {facts['sizing calls']} "
             f"sizing calls and {facts['offloads']} offloads.\nThe chart is in {CHART}."
         )

@@ -54,16 +54,42 @@ def raise_open_file_limit() -> None:
 @click.option(
     "--protocol", type=str, default=None, help="Protocol, for example tcp; a comma-separated list for several"
 )
-@click.option("--tls-ca-file", type=PEM, default=None, help="CA certificates for TLS (in PEM format)")
-@click.option("--tls-cert", type=PEM, default=None, help="Certificate for TLS (in PEM format)")
-@click.option("--tls-key", type=PEM, default=None, help="Private key for TLS (in PEM format)")
 @click.option(
-    "--dashboard-address", type=str, default=":8787", show_default=True, help="Address of the HTTP server"
+    "--tls-ca-file",
+    type=PEM,
+    default=None,
+    help="CA certificates for TLS (in PEM format); the tls transport comes in a later release",
 )
-@click.option("--dashboard/--no-dashboard", "dashboard", default=True, help="Start the HTTP server")
+@click.option(
+    "--tls-cert",
+    type=PEM,
+    default=None,
+    help="Certificate for TLS (in PEM format); the tls transport comes in a later release",
+)
+@click.option(
+    "--tls-key",
+    type=PEM,
+    default=None,
+    help="Private key for TLS (in PEM format); the tls transport comes in a later release",
+)
+@click.option(
+    "--dashboard-address",
+    type=str,
+    default=":8787",
+    show_default=True,
+    help="Accepted; there is no HTTP server in this release",
+)
+@click.option(
+    "--dashboard/--no-dashboard",
+    "dashboard",
+    default=True,
+    help="Accepted; there is no HTTP server in this release",
+)
 @click.option("--jupyter/--no-jupyter", default=False, help="Not available in this release")
 @click.option("--show/--no-show", default=False, help="Deprecated, without effect")
-@click.option("--dashboard-prefix", type=str, default="", help="Prefix of the HTTP server's URLs")
+@click.option(
+    "--dashboard-prefix", type=str, default="", help="Accepted; there is no HTTP server in this release"
+)
 @click.option("--use-xheaders", type=bool, default=False, help="Deprecated, without effect")
 @click.option("--pid-file", type=str, default="", help="File to write the process id to")
 @click.option(
@@ -153,6 +179,9 @@ def main(
         )
         logger.info("-" * 47)
         await scheduler
+        # what exists now stays: the collector need not look at it again
+        gc.collect()
+        gc.freeze()
         return [scheduler]
 
     try:

@@ -110,9 +110,24 @@ def _deal(ports: list[int], count: int) -> list[str]:
 
 @click.command(name="worker", context_settings={"ignore_unknown_options": True})
 @click.argument("scheduler", type=str, required=False)
-@click.option("--tls-ca-file", type=PEM, default=None, help="CA certificates for TLS (in PEM format)")
-@click.option("--tls-cert", type=PEM, default=None, help="Certificate for TLS (in PEM format)")
-@click.option("--tls-key", type=PEM, default=None, help="Private key for TLS (in PEM format)")
+@click.option(
+    "--tls-ca-file",
+    type=PEM,
+    default=None,
+    help="CA certificates for TLS (in PEM format); the tls transport comes in a later release",
+)
+@click.option(
+    "--tls-cert",
+    type=PEM,
+    default=None,
+    help="Certificate for TLS (in PEM format); the tls transport comes in a later release",
+)
+@click.option(
+    "--tls-key",
+    type=PEM,
+    default=None,
+    help="Private key for TLS (in PEM format); the tls transport comes in a later release",
+)
 @click.option(
     "--worker-port",
     default=None,
@@ -122,9 +137,18 @@ def _deal(ports: list[int], count: int) -> list[str]:
     "--nanny-port", default=None, help="Port to serve the nanny on, or a range first:last  [default: random]"
 )
 @click.option(
-    "--dashboard-address", type=str, default=":0", show_default=True, help="Address of the HTTP server"
+    "--dashboard-address",
+    type=str,
+    default=":0",
+    show_default=True,
+    help="Accepted; there is no HTTP server in this release",
 )
-@click.option("--dashboard/--no-dashboard", "dashboard", default=True, help="Start the HTTP server")
+@click.option(
+    "--dashboard/--no-dashboard",
+    "dashboard",
+    default=True,
+    help="Accepted; there is no HTTP server in this release",
+)
 @click.option(
     "--listen-address", type=str, default=None, help="The address to bind to, for example tcp://0.0.0.0:9000"
 )
@@ -168,13 +192,13 @@ def _deal(ports: list[int], count: int) -> list[str]:
     "--death-timeout", type=str, default=None, help="Stop if the scheduler cannot be reached for this long"
 )
 @click.option("--dashboard-prefix", type=str, default=None, help="Deprecated, without effect")
-@click.option("--lifetime", type=str, default=None, help="Stop gracefully after this long")
-@click.option("--lifetime-stagger", type=str, default=None, help="Random spread of --lifetime")
+@click.option("--lifetime", type=str, default=None, help="Accepted; without effect in this release")
+@click.option("--lifetime-stagger", type=str, default=None, help="Accepted; without effect in this release")
 @click.option(
     "--lifetime-restart/--no-lifetime-restart",
     "lifetime_restart",
     default=None,
-    help="Start again after --lifetime",
+    help="Accepted; without effect in this release",
 )
 @click.option(
     "--worker-class",

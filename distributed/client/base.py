@@ -19,7 +19,7 @@ from typing import Any
 
 import dask.config
 
-from distributed.batched import Stream
+from distributed.batched import Stream, begin_batch, end_batch
 from distributed.client.errors import ClosedClientError
 from distributed.client.future import Future, FutureState
 from distributed.comm import Comm, CommClosedError, connect
@@ -164,6 +164,14 @@ class ClientBase(SyncMethodMixin):
         outgoing, stream = self._outgoing, self.scheduler_comm
         if stream is None:
             return
+        mine = begin_batch()
+        try:
+            self._move_into(stream, outgoing)
+        finally:
+            if mine:
+                end_batch()
+
+    def _move_into(self, stream: Stream, outgoing: deque[Any]) -> None:
         released: list[Key] = []
         futures = self.futures
         while outgoing:

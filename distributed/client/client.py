@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import html
 import json
 import logging
 import warnings
@@ -32,6 +31,7 @@ from distributed.security import Security
 from distributed.settings import connect_timeout
 from distributed.utils import LoopRunner, format_dashboard_link, import_term, parse_timedelta
 from distributed.versions import VersionMismatchWarning
+from distributed.widgets import render
 
 logger = logging.getLogger("distributed.client")
 
@@ -489,13 +489,14 @@ class Client(Submitting, RequestMethods):
 
     def _repr_html_(self) -> str:
         summary = self._summary()
-        title = f"<h3>Client</h3><p>{html.escape(self.id)}</p>"
-        if summary is None:
-            return f"<div>{title}<p>No scheduler connected.</p></div>"
-        address, n, threads, memory = summary
-        return (
-            f"<div>{title}<table><tr><th>Scheduler</th><td>{html.escape(address)}</td></tr><tr><th>Workers</th><td>{n}</td></tr>"
-            f"<tr><th>Threads</th><td>{threads}</td></tr><tr><th>Memory</th><td>{format_bytes(memory)}</td></tr></table></div>"
+        address, n, threads, memory = summary or (None, 0, 0, 0)
+        return render(
+            "client.html.j2",
+            id=self.id,
+            address=address,
+            workers=n,
+            threads=threads,
+            memory=format_bytes(memory),
         )
 
 

@@ -6,8 +6,6 @@ lets the scheduler forget the result.
 
 from __future__ import annotations
 
-import asyncio
-import html
 import itertools
 import threading
 from collections.abc import Callable, Generator
@@ -21,6 +19,7 @@ from distributed.core import clean_exception
 from distributed.metrics import monotonic
 from distributed.protocol import pickle
 from distributed.utils import parse_timedelta
+from distributed.widgets import render
 
 Key = Any
 
@@ -91,7 +90,7 @@ class FutureState:
                 return
             remaining = None if deadline is None else max(deadline - monotonic(), 0)
             if not event.wait(remaining):
-                raise asyncio.TimeoutError(f"timed out after {timeout} s.")
+                raise TimeoutError(f"timed out after {timeout} s.")
 
     def finish(self, type_pickle: bytes | None) -> None:
         self.status = "finished"
@@ -338,7 +337,7 @@ class Future(TaskRef):
         return f"<Future: {self.status}, key: {self.key}>"
 
     def _repr_html_(self) -> str:
-        return f"<b>Future: {html.escape(str(self.key))}</b> <span>status: {html.escape(str(self.status))}, type: {html.escape(str(self.type))}</span>"
+        return render("future.html.j2", key=str(self.key), status=str(self.status), type=str(self.type))
 
 
 #: set by `client.client`: finds the client that futures bind to

@@ -16,9 +16,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 import dask.config
-from dask._expr import FinalizeCompute, LLGExpr
+from dask._expr import CompositeExpr, FinalizeCompute, LLGExpr, _ExprSequence
 from dask._task_spec import DataNode, GraphNode, Task, TaskRef, parse_input
-from dask.base import collections_to_expr, is_dask_collection
+from dask.base import _rebuild_composite_collection, collections_to_expr, is_dask_collection
 from dask.context import thread_state
 from dask.core import flatten, validate_key
 from dask.tokenize import tokenize
@@ -618,12 +618,21 @@ class Submitting(ClientBase):
         annotations = self._task_annotations(
             check_workers(workers, allow_other_workers), allow_other_workers, resources, retries, priority
         )
-        expr = collections_to_expr(items, optimize_graph).optimize()
+        expr = collections_to_expr(items, optimize_graph)
+        # collections that are made of several expressions are put together again from the optimised ones
+        composite = any(isinstance(operand, CompositeExpr) for operand in expr.operands)
+        expr = expr.optimize()
+        sources: list[Any] = [None] * len(items)
+        if composite and isinstance(expr, _ExprSequence) and len(expr.operands) == len(items):
+            sources = list(expr.operands)
         key_groups = [list(flatten(group)) for group in expr.__dask_keys__()]
         names = [key for group in key_groups for key in group]
         futures = self._graph_to_futures(expr, names, annotations, fifo_timeout)
         results = []
-        for item, group in zip(items, key_groups, strict=True):
+        for item, source, group in zip(items, sources, key_groups, strict=True):
+            if isinstance(source, CompositeExpr):
+                results.append(_rebuild_composite_collection(item, source, futures, cull_to_child_keys=True))
+                continue
             rebuild, state = item.__dask_postpersist__()
             results.append(rebuild({key: futures[key] for key in group}, *state))
         return results[0] if singleton else results

@@ -22,7 +22,7 @@ from typing import Any
 
 from distributed import protocol
 from distributed.comm.addressing import parse_host_port, unparse_host_port
-from distributed.comm.base import Comm, CommClosedError, Connector, FatalCommClosedError, Listener
+from distributed.comm.base import Comm, CommClosedError, Connector, Listener
 from distributed.comm.offload import offload
 from distributed.comm.reader import FrameReader
 from distributed.comm.registry import Backend, backends
@@ -584,7 +584,6 @@ __all__ = [
     "MAX_BUFFER_SIZE",
     "TCP",
     "BaseTCPBackend",
-    "FatalCommClosedError",
     "TCPBackend",
     "TCPConnector",
     "TCPListener",

@@ -20,6 +20,7 @@ import dask.config
 from dask.utils import parse_timedelta
 from tornado.ioloop import IOLoop, PeriodicCallback
 
+from distributed.batched import begin_batch, end_batch
 from distributed.comm import Comm, CommClosedError, Listener, get_address_host_port, listen, unparse_host_port
 from distributed.core.errors import error_message
 from distributed.core.rpc import ConnectionPool, RPCClosed
@@ -438,22 +439,29 @@ class Server:
                     return
                 if type(msgs) is dict:
                     msgs = (msgs,)
-                for msg in msgs:
-                    if msg == "OK":
-                        break
-                    op = msg.pop("op", None)
-                    handler = handlers.get(op)
-                    if handler is None:
-                        if op == "close-stream":
-                            return
-                        raise ValueError(f"unknown op {op!r} on the stream of {comm.peer_address}")
-                    result = (
-                        handler(**extra, **msg)
-                        if extra and extra.keys().isdisjoint(msg)
-                        else handler(**{**(extra or {}), **msg})
-                    )
-                    if result is not None and inspect.isawaitable(result):
-                        await result
+                mine = begin_batch()
+                try:
+                    for msg in msgs:
+                        if msg == "OK":
+                            break
+                        op = msg.pop("op", None)
+                        handler = handlers.get(op)
+                        if handler is None:
+                            if op == "close-stream":
+                                return
+                            raise ValueError(f"unknown op {op!r} on the stream of {comm.peer_address}")
+                        if extra and extra.keys().isdisjoint(msg):
+                            result = handler(**extra, **msg)
+                        else:
+                            result = handler(**{**(extra or {}), **msg})
+                        if result is not None and inspect.isawaitable(result):
+                            if mine:
+                                end_batch()
+                            await result
+                            mine = begin_batch()
+                finally:
+                    if mine:
+                        end_batch()
         finally:
             await comm.close()
 

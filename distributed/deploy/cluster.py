@@ -15,7 +15,6 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 from dask.utils import format_bytes, parse_timedelta
-from dask.widgets import get_template
 from tornado.ioloop import IOLoop, PeriodicCallback
 
 from distributed.client import Client
@@ -25,6 +24,7 @@ from distributed.exceptions import WorkerStartTimeoutError
 from distributed.objects import SchedulerInfo
 from distributed.security import Security
 from distributed.utils import Log, Logs, LoopRunner, SyncMethodMixin, format_dashboard_link
+from distributed.widgets import render
 
 logger = logging.getLogger("distributed.deploy.cluster")
 
@@ -341,22 +341,16 @@ class Cluster(SyncMethodMixin):
         return text + ")"
 
     def _repr_html_(self, cluster_status: str | None = None) -> str:
-        try:
-            scheduler_info_repr = self.scheduler_info._repr_html_()
-        except (AttributeError, KeyError):
-            scheduler_info_repr = "Scheduler not started yet."
         workers = self.scheduler_info.get("workers", {}).values()
-        return str(
-            get_template("cluster.html.j2").render(
-                type=type(self).__name__,
-                name=self.name,
-                workers=len(workers),
-                threads=sum(w["nthreads"] for w in workers),
-                memory=format_bytes(sum(w["memory_limit"] or 0 for w in workers)),
-                dashboard_link=self.dashboard_link,
-                scheduler_info_repr=scheduler_info_repr,
-                cluster_status=cluster_status,
-            )
+        return render(
+            "cluster.html.j2",
+            type=type(self).__name__,
+            name=self.name,
+            workers=len(workers),
+            threads=sum(w["nthreads"] for w in workers),
+            memory=format_bytes(sum(w["memory_limit"] or 0 for w in workers)),
+            dashboard_link=self.dashboard_link,
+            cluster_status=cluster_status,
         )
 
     def __eq__(self, other: object) -> bool:

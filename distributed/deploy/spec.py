@@ -320,9 +320,6 @@ class SpecCluster(Cluster):
             raise
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        super().__exit__(*exc)
-
     # --- scaling -------------------------------------------------------------------------------------------
 
     def _new_worker_name(self, worker_number: int) -> Any:

@@ -20,6 +20,7 @@ import dask.config
 
 from distributed.config import get_loop_factory, initialize_logging
 from distributed.core import Status
+from distributed.utils import set_quietness
 from distributed.worker import Worker
 
 logger = logging.getLogger("distributed.nanny")
@@ -159,6 +160,8 @@ def _run_worker(
     dask.config.refresh()
     dask.config.set(config)
     initialize_logging(dask.config.config)
+    if worker_kwargs.get("silence_logs"):
+        set_quietness(worker_kwargs["silence_logs"])
     # Ctrl-C goes to the whole group: the nanny decides what becomes of us
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import itertools
 import json
 import logging
@@ -357,9 +356,6 @@ class Scheduler(AdminHandlers):
         if self.scheduler_file:
             self._write_scheduler_file(self.scheduler_file)
         self.start_periodic_callbacks()
-        # what exists now stays: the collector need not look at it again
-        gc.collect()
-        gc.freeze()
         return self
 
     def _write_scheduler_file(self, path: str) -> None:

@@ -8,7 +8,14 @@ from concurrent.futures import CancelledError
 from dask.context import thread_state
 from dask.utils import format_bytes, funcname, key_split, parse_bytes, parse_timedelta, typename
 
-from distributed.utils.logs import Log, Logs, log_errors, silence_logging_cmgr, warn_on_duration
+from distributed.utils.logs import (
+    Log,
+    Logs,
+    log_errors,
+    set_quietness,
+    silence_logging_cmgr,
+    warn_on_duration,
+)
 from distributed.utils.loops import Deadline, LoopRunner, SyncMethodMixin, in_async_call, sync, wait_for
 from distributed.utils.misc import (
     cli_keywords,
@@ -59,6 +66,7 @@ __all__ = [
     "parse_bytes",
     "parse_ports",
     "parse_timedelta",
+    "set_quietness",
     "silence_logging_cmgr",
     "sync",
     "thread_state",

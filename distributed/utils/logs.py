@@ -34,15 +34,21 @@ class Logs(dict[str, Log]):
         )
 
 
-@contextmanager
-def silence_logging_cmgr(level: int | str, root: str = "distributed") -> Iterator[None]:
-    """Inside, the handlers of a logger let only records of at least `level` through."""
+def set_quietness(level: int | str, root: str = "distributed") -> list[tuple[logging.Handler, int]]:
+    """Let the handlers of a logger pass only records of at least `level`; returns what they passed before."""
     if isinstance(level, str):
         level = int(getattr(logging, level.upper()))
     changed = []
     for handler in logging.getLogger(root).handlers:
         changed.append((handler, handler.level))
         handler.setLevel(max(level, handler.level))
+    return changed
+
+
+@contextmanager
+def silence_logging_cmgr(level: int | str, root: str = "distributed") -> Iterator[None]:
+    """Inside, the handlers of a logger let only records of at least `level` through."""
+    changed = set_quietness(level, root)
     try:
         yield
     finally:

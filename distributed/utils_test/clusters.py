@@ -226,7 +226,7 @@ def cluster(
             yield {"address": address}, workers
         finally:
             if processes:
-                _terminate_scheduler(address if len(processes) else "")
+                _terminate_scheduler(address)
             for process in processes:
                 process.join(10)
                 if process.is_alive():

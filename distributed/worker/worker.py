@@ -29,7 +29,7 @@ from dask.context import thread_state
 from dask.utils import parse_bytes, parse_timedelta
 from tornado.ioloop import IOLoop
 
-from distributed.batched import Stream
+from distributed.batched import Stream, begin_batch, end_batch
 from distributed.comm import (
     Comm,
     CommClosedError,
@@ -433,7 +433,12 @@ class Worker(RequestHandlers):
                 events.append(result)
         self.machine.stimulus_id = "task-finished"
         if events and self.status not in (Status.closed,):
-            self.deliver_all(events)
+            mine = begin_batch()
+            try:
+                self.deliver_all(events)
+            finally:
+                if mine:
+                    end_batch()
 
     async def _run_coroutine(self, item: CoroutineCall) -> None:
         """On the loop: a task that is a coroutine function."""

@@ -21,7 +21,11 @@ SHAPES = [
     pytest.param(
         {"n_workers": 8, "threads_per_worker": 1, "processes": False, "protocol": "tcp"}, id="8-threads-tcp"
     ),
+    pytest.param({"n_workers": 1, "threads_per_worker": 2, "processes": True}, id="1-processes"),
     pytest.param({"n_workers": 2, "threads_per_worker": 1, "processes": True}, id="2-processes"),
+    pytest.param(
+        {"n_workers": 8, "threads_per_worker": 1, "processes": True, "memory_limit": 0}, id="8-processes"
+    ),
 ]
 
 

@@ -189,3 +189,19 @@ def test_local_cluster_listens_on_loopback_only(loop: Any) -> None:
             for conn in psutil.Process(pid).net_connections(kind="tcp"):
                 if conn.status == psutil.CONN_LISTEN:
                     assert conn.laddr.ip in ("127.0.0.1", "::1"), conn
+
+
+@gen_cluster(nthreads=[("127.0.0.1", 1)], client=True)
+async def test_silent_worker_is_removed(c: Client, s: Any, a: Any) -> None:
+    s.worker_ttl = 1.0
+    s.workers[a.address].last_seen -= 1000
+    with captured_logger("distributed.scheduler", level=logging.WARNING) as log:
+        await s._check_worker_ttl()
+    assert "failed to heartbeat" in log.getvalue()
+    assert not s.workers
+    await asyncio.wait_for(a.finished(), 10)
+
+
+@gen_cluster(nthreads=[("127.0.0.1", 1)], client=True, scheduler_kwargs={"idle_timeout": "50ms"})
+async def test_idle_scheduler_stops(c: Client, s: Any, a: Any) -> None:
+    await asyncio.wait_for(s.finished(), 10)
