@@ -123,10 +123,8 @@ def install_upload(directory: str, filename: str, data: bytes, load: bool) -> li
     return modules
 
 
-class UploadFile(WorkerPlugin):
-    """Carries a file to all workers."""
-
-    name = "upload_file"
+class _CarriesFile:
+    """A file's name and content, read where the plugin is made."""
 
     def __init__(self, filepath: str, load: bool = True) -> None:
         self.filename = os.path.basename(filepath)
@@ -135,26 +133,25 @@ class UploadFile(WorkerPlugin):
             self.data = f.read()
         self.name = f"{type(self).__name__}-{self.filename}"
 
-    async def setup(self, worker: Any) -> None:
-        reply = await worker.upload_file(filename=self.filename, data=self.data, load=self.load)
+    async def deliver(self, server: Any) -> None:
+        """Store the file at a worker or scheduler."""
+        reply = await server.upload_file(filename=self.filename, data=self.data, load=self.load)
         if len(self.data) != reply["nbytes"]:
             raise RuntimeError(f"{self.filename} arrived with {reply['nbytes']} of {len(self.data)} bytes")
 
 
-class SchedulerUploadFile(SchedulerPlugin):
+class UploadFile(_CarriesFile, WorkerPlugin):
+    """Carries a file to all workers."""
+
+    async def setup(self, worker: Any) -> None:
+        await self.deliver(worker)
+
+
+class SchedulerUploadFile(_CarriesFile, SchedulerPlugin):
     """Carries a file to the scheduler."""
 
-    name = "upload_file"
-
-    def __init__(self, filepath: str, load: bool = True) -> None:
-        self.filename = os.path.basename(filepath)
-        self.load = load
-        with open(filepath, "rb") as f:
-            self.data = f.read()
-        self.name = f"{type(self).__name__}-{self.filename}"
-
     async def start(self, scheduler: Any) -> None:
-        await scheduler.upload_file(filename=self.filename, data=self.data, load=self.load)
+        await self.deliver(scheduler)
 
 
 for _cls in (SchedulerPlugin, WorkerPlugin, NannyPlugin, UploadFile, SchedulerUploadFile):

@@ -16,6 +16,7 @@ from distributed.cli.utils import (
     comma_list,
     parse_ports_option,
     run_until_signalled,
+    tls_options,
     tls_security,
     write_pid_file,
 )
@@ -24,8 +25,6 @@ from distributed.proctitle import enable_proctitle_on_children, enable_proctitle
 from distributed.scheduler import Scheduler
 
 logger = logging.getLogger("distributed.dask_scheduler")
-
-PEM = click.Path(exists=True, resolve_path=True)
 
 
 def raise_open_file_limit() -> None:
@@ -54,24 +53,7 @@ def raise_open_file_limit() -> None:
 @click.option(
     "--protocol", type=str, default=None, help="Protocol, for example tcp; a comma-separated list for several"
 )
-@click.option(
-    "--tls-ca-file",
-    type=PEM,
-    default=None,
-    help="CA certificates for TLS (in PEM format); the tls transport comes in a later release",
-)
-@click.option(
-    "--tls-cert",
-    type=PEM,
-    default=None,
-    help="Certificate for TLS (in PEM format); the tls transport comes in a later release",
-)
-@click.option(
-    "--tls-key",
-    type=PEM,
-    default=None,
-    help="Private key for TLS (in PEM format); the tls transport comes in a later release",
-)
+@tls_options
 @click.option(
     "--dashboard-address",
     type=str,

@@ -13,7 +13,7 @@ import click
 import dask
 
 from distributed._version import __version__
-from distributed.cli.utils import run_until_signalled, tls_security, write_pid_file
+from distributed.cli.utils import run_until_signalled, tls_options, tls_security, write_pid_file
 from distributed.comm import get_address_host_port
 from distributed.deploy.utils import nprocesses_nthreads
 from distributed.nanny import Nanny
@@ -25,8 +25,6 @@ from distributed.worker import Worker
 from distributed.worker_memory import parse_memory_limit
 
 logger = logging.getLogger("distributed.dask_worker")
-
-PEM = click.Path(exists=True, resolve_path=True)
 
 
 def parse_resources(text: str | None) -> dict[str, float]:
@@ -110,24 +108,7 @@ def _deal(ports: list[int], count: int) -> list[str]:
 
 @click.command(name="worker", context_settings={"ignore_unknown_options": True})
 @click.argument("scheduler", type=str, required=False)
-@click.option(
-    "--tls-ca-file",
-    type=PEM,
-    default=None,
-    help="CA certificates for TLS (in PEM format); the tls transport comes in a later release",
-)
-@click.option(
-    "--tls-cert",
-    type=PEM,
-    default=None,
-    help="Certificate for TLS (in PEM format); the tls transport comes in a later release",
-)
-@click.option(
-    "--tls-key",
-    type=PEM,
-    default=None,
-    help="Private key for TLS (in PEM format); the tls transport comes in a later release",
-)
+@tls_options
 @click.option(
     "--worker-port",
     default=None,

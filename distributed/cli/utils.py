@@ -57,6 +57,23 @@ def parse_ports_option(value: str | None, option: str) -> Any:
         ) from None
 
 
+PEM = click.Path(exists=True, resolve_path=True)
+
+
+def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The ``--tls-*`` options that scheduler and worker have alike."""
+    later = "; the tls transport comes in a later release"
+    for name, what in (
+        ("--tls-key", "Private key"),
+        ("--tls-cert", "Certificate"),
+        ("--tls-ca-file", "CA certificates"),
+    ):
+        command = click.option(name, type=PEM, default=None, help=f"{what} for TLS (in PEM format){later}")(
+            command
+        )
+    return command
+
+
 def tls_security(role: str, ca_file: str | None, cert: str | None, key: str | None) -> Security:
     """The security settings that the ``--tls-*`` options of a role mean."""
     given = {"tls_ca_file": ca_file, f"tls_{role}_cert": cert, f"tls_{role}_key": key}

@@ -329,7 +329,24 @@ class WorkerMachine:
             self.set_state(ts, "released")
         ts.result = ts.failure = None
         self._detach(ts)
+        if state == "memory" and ts.dependents:
+            self._lack_again(ts)
         self._forget_if_unneeded(ts)
+
+    def _lack_again(self, ts: TaskState) -> None:
+        """Data was freed that tasks here still count on. The scheduler is about to free those too, or will be asked for the data."""
+        needed = False
+        for dts in ts.dependents:
+            if dts.state in ("ready", "constrained"):
+                self.set_state(dts, "released")
+                self.set_state(dts, "waiting")
+            if dts.state == "waiting" or (dts.state == "resumed" and dts.next == "waiting"):
+                if type(dts.waiting_for) is not set:
+                    dts.waiting_for = set()
+                dts.waiting_for.add(ts)
+                needed = True
+        if needed:
+            self._to_fetch(ts)
 
     def _return_resources(self, ts: TaskState) -> None:
         if ts.resources:

@@ -345,3 +345,25 @@ def test_known_value_is_reported_with_the_new_run() -> None:
     (finished,) = d.take(SendTaskFinished)
     assert finished.result.run_id == 2
     d.nothing_else()
+
+
+def test_freed_data_that_a_task_still_counts_on() -> None:
+    """Between two messages of one cascade of the scheduler a task may be left without its data: it must not run."""
+    d = Driver()
+    d.send(ev.DataStored({"x": 1}))
+    d.compute("busy")
+    d.compute("y", deps=[("x", 1, ["me"])])
+    assert [e.key for e in d.take(Execute)] == ["busy"]
+    d.free("x")
+    d.take(SendReleased), d.take(DropData)
+    d.finished("busy")
+    d.take(SendTaskFinished)
+    d.nothing_else()
+    assert d.machine.tasks["y"].state == "waiting" and d.machine.tasks["x"].state == "missing"
+    d.send(ev.RefreshWhoHas({"x": ["p"]}, "r"))
+    assert d.take(GatherData) == [GatherData("p", ("x",))]
+    d.send(ev.GatherDone("p", ("x",), "ok", {"x": 1}, {}))
+    assert [e.key for e in d.take(Execute)] == ["y"]
+    d.free("y", "x", "busy")
+    d.finished("y")
+    assert not d.machine.tasks
