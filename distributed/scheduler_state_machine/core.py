@@ -67,10 +67,15 @@ class MachineCore:
         self.aliases: dict[Any, str] = {}
         #: workers that may be given work
         self.running: set[WorkerState] = set()
+        #: the same in the order in which they became so: chance picks from a sequence
+        self.running_order: list[WorkerState] = []
         self.clients: dict[str, ClientState] = {}
         self.total_nthreads = 0
         #: runnable tasks that no worker may run, with the time since when, seconds
         self.unrunnable: dict[TaskState, float] = {}
+        #: (time, task) of tasks that are queued while there is no worker at all, oldest first; entries of tasks that left
+        #: the queue since are skipped when met
+        self.stranded: deque[tuple[float, TaskState]] = deque()
         #: (priority, counter, task); entries of tasks that left the queue are skipped when met
         self.queue: list[tuple[Any, int, TaskState]] = []
         self.n_queued = 0
@@ -93,7 +98,12 @@ class MachineCore:
         self.recommendations: dict[TaskState, str] = {}
         #: slots may have become free on these workers
         self.refill: set[WorkerState] = set()
+        #: tasks were queued: any worker may have a slot for them
+        self.refill_all = False
         self._counter = itertools.count()
+        #: hashes of state objects. Hashes of keys and addresses differ between processes, and the order of sets with them:
+        #: a seed would not replay
+        self._serials = itertools.count()
         self._run_ids = itertools.count()
         self._function_ids = itertools.count()
 
@@ -105,7 +115,7 @@ class MachineCore:
         group = self.task_groups.get(name)
         if group is None:
             group = self.new_group(name)
-        ts = TaskState(key, run_spec, group, state)
+        ts = TaskState(key, run_spec, group, next(self._serials), state)
         group.states[state] += 1
         group.size += 1
         self.tasks[key] = ts
@@ -119,7 +129,7 @@ class MachineCore:
         if prefix is None:
             duration = self.settings.default_task_durations_s.get(prefix_key)
             prefix = self.task_prefixes[prefix_key] = TaskPrefix(prefix_key, duration)
-        group = self.task_groups[name] = TaskGroup(name, prefix)
+        group = self.task_groups[name] = TaskGroup(name, prefix, next(self._serials))
         prefix.groups.append(group)
         return group
 
@@ -160,15 +170,32 @@ class MachineCore:
         return [record for record in self.transition_log if record[0] in wanted or record[4] in wanted]
 
     def recommend(self, ts: TaskState, state: str) -> None:
-        self.recommendations[ts] = state
+        """Recommend a state, in place of an earlier recommendation; but what is to be forgotten cannot be saved."""
+        if self.recommendations.get(ts) != "forgotten":
+            self.recommendations[ts] = state
+
+    def maybe_let_go(self, ts: TaskState) -> None:
+        """A desire or a waiter is gone. An error stays with its dependents: to release it would mean to run it again."""
+        if ts.waiters or ts.who_wants:
+            return
+        if not ts.dependents:
+            self.recommendations[ts] = "forgotten"
+        elif ts.state == "released":
+            # it was about to be started for those who are gone
+            if self.recommendations.get(ts) == "waiting":
+                del self.recommendations[ts]
+        elif ts.state != "erred":
+            self.recommend(ts, "released")
+        elif self.recommendations.get(ts) == "waiting":
+            # it was about to be retried for those who are gone
+            self.recommendations[ts] = "released"
 
     def detach_from_dependencies(self, ts: TaskState) -> None:
         """The task no longer waits for anything; dependencies that nobody needs any more are to be released."""
         ts.waiting_on = frozenset()
         for dts in ts.dependencies:
             dts.discard_waiter(ts)
-            if not dts.waiters and not dts.who_wants and dts.state not in ("released", "forgotten", "erred"):
-                self.recommendations[dts] = "released"
+            self.maybe_let_go(dts)
 
     # --- the queue -----------------------------------------------------------------------------------------
 
@@ -177,6 +204,23 @@ class MachineCore:
         self.set_state(ts, "queued")
         heappush(self.queue, (ts.priority, next(self._counter), ts))
         self.n_queued += 1
+        if not self.workers:
+            self.strand(ts)
+
+    def strand(self, ts: TaskState) -> None:
+        """A queued task has no worker to hope for from now on."""
+        ts.no_worker_since = self.now
+        self.stranded.append((self.now, ts))
+
+    def stranded_head(self) -> tuple[float, TaskState] | None:
+        """The task that has been stranded for the longest time, and since when."""
+        stranded = self.stranded
+        while stranded:
+            since, ts = stranded[0]
+            if ts.state == "queued" and ts.no_worker_since == since:
+                return since, ts
+            stranded.popleft()
+        return None
 
     def queue_head(self) -> TaskState | None:
         """The queued task that comes next; it stays in the queue."""

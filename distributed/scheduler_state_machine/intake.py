@@ -74,7 +74,9 @@ class IntakeHandlers(MachineCore):
             return
         self.stimulus_id = intake.stimulus_id
         if not event.last and intake.holder is None:
-            intake.holder = ClientState(f"intake-{cs.client_key}-{intake.number}", pseudo=True)
+            intake.holder = ClientState(
+                f"intake-{cs.client_key}-{intake.number}", next(self._serials), pseudo=True
+            )
         tasks = self.tasks
         known_rows = intake.rows
         wants_all = event.wants is True
@@ -92,8 +94,12 @@ class IntakeHandlers(MachineCore):
                         f"the row of {key!r} uses function {spec[0]!r}, which was not defined"
                     )
                 spec = (entry, spec[1], spec[2])
+            if deps:
+                self._check_numbers(key, deps, len(known_rows))
             if ts is None:
                 ts = self.new_task(key, spec)
+                # filed first: if the rest of the row is malformed, aborting the intake finds the task
+                known_rows.append(ts)
                 self._link(ts, deps, known_rows, extra)
                 new.append(ts)
                 priority = user_priority
@@ -109,6 +115,7 @@ class IntakeHandlers(MachineCore):
                     cs.want(ts)
                     intake.wanted.append(key)
             else:
+                known_rows.append(ts)
                 self._meet_again(ts, spec, deps, known_rows, extra, (user_priority, generation, order), new)
                 if holder is not None:
                     holder.want(ts)
@@ -116,23 +123,29 @@ class IntakeHandlers(MachineCore):
                     cs.want(ts)
                     intake.wanted.append(key)
                     self._report_done(cs, ts)
-            known_rows.append(ts)
         recommendations = self.recommendations
         # drained last-in first-out: the most urgent comes last
         for ts in reversed(new):
             if ts.state == "released" and (ts.who_wants or ts.waiters):
                 recommendations[ts] = "waiting"
 
+    @staticmethod
+    def _check_numbers(key: Key, deps: Any, n_known: int) -> None:
+        for number in deps:
+            if not 0 <= number < n_known:
+                raise MalformedGraph(f"the row of {key!r} depends on row {number}, which has not arrived")
+
     def _link(
         self, ts: TaskState, deps: Any, known_rows: list[TaskState], extra: Mapping[str, Any] | None
     ) -> None:
         if deps:
             for number in deps:
-                if not 0 <= number < len(known_rows):
-                    raise MalformedGraph(
-                        f"the row of {ts.key!r} depends on row {number}, which has not arrived"
-                    )
-                ts.add_dependency(known_rows[number])
+                other = known_rows[number]
+                if other.state == "forgotten":
+                    # cancelled, or its data was lost, since its message arrived
+                    ts.has_lost_dependencies = True
+                else:
+                    ts.add_dependency(other)
         if extra is not None:
             for key in extra.get("keys", ()):
                 other = self.tasks.get(key)
@@ -232,8 +245,7 @@ class IntakeHandlers(MachineCore):
         drain(self)
         for ts in list(holder.wants_what):
             holder.unwant(ts)
-            if not ts.who_wants and not ts.waiters and ts.state != "erred":
-                self.recommend(ts, "released" if ts.dependents else "forgotten")
+            self.maybe_let_go(ts)
 
     def _on_graph_aborted(self, event: ev.GraphAborted) -> None:
         cs = self.clients.get(event.client)
@@ -244,12 +256,13 @@ class IntakeHandlers(MachineCore):
         if intake is not None:
             keys.update(dict.fromkeys(intake.wanted))
             rows = list(intake.rows)
+            wanted = set(intake.wanted)
             self.end_intake(cs, intake)
             for ts in rows:
-                if cs in ts.who_wants:
+                # a row may also be an older key that the client still holds: it loses what it is told that it loses
+                if ts.key in wanted and cs in ts.who_wants:
                     cs.unwant(ts)
-                if not ts.who_wants and not ts.waiters:
-                    self.recommend(ts, "released" if ts.dependents else "forgotten")
+                self.maybe_let_go(ts)
         if event.exception is None:
             self.out.append(ReportCancelled(cs.client_key, tuple(keys), event.reason, None))
         else:

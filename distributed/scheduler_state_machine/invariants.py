@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+
 from distributed.scheduler_state_machine.core import MachineCore
 from distributed.scheduler_state_machine.state import TaskState
 
@@ -15,6 +18,14 @@ def check(m: MachineCore) -> None:
         check_task(m, ts)
         n_queued += ts.state == "queued"
     assert n_queued == m.n_queued, f"{n_queued} tasks are queued, {m.n_queued} are counted"
+    in_queue = {ts for _, _, ts in m.queue}
+    for ts in m.tasks.values():
+        assert ts.state != "queued" or ts in in_queue, f"{ts} is in no queue"
+        assert ts.state != "no-worker" or ts in m.unrunnable, f"{ts} is not filed as unrunnable"
+    assert set(m.running_order) == m.running and len(m.running_order) == len(m.running), (
+        "running is kept twice"
+    )
+    assert sum(ws.nthreads for ws in m.workers.values()) == m.total_nthreads, "threads are miscounted"
     for ws in m.workers.values():
         for ts in ws.processing:
             assert ts.processing_on is ws and ts.state == "processing", f"{ts} is not processing on {ws}"
@@ -24,6 +35,13 @@ def check(m: MachineCore) -> None:
             f"{ws} has long-running tasks that it does not process"
         )
         assert ws.occupancy >= 0, f"{ws} has negative occupancy"
+        expected = sum(ws.processing.values())
+        assert math.isclose(ws.occupancy, expected, rel_tol=1e-6, abs_tol=1e-6), (
+            f"{ws} has occupancy {ws.occupancy}, its tasks make {expected}"
+        )
+        for name, amount in ws.used_resources.items():
+            used = sum((ts.resource_restrictions or {}).get(name, 0) for ts in ws.processing)
+            assert amount == used, f"{ws} uses {used} of {name}, {amount} are counted"
         size = sum(ts.nbytes for ts in ws.has_what if ts.nbytes > 0)
         assert ws.nbytes == size, f"{ws} holds {size} B, {ws.nbytes} are counted"
         assert (ws in m.running) == (ws.status == "running"), f"{ws} is wrongly counted as running or not"
@@ -35,6 +53,9 @@ def check(m: MachineCore) -> None:
             assert m.tasks.get(ts.key) is ts, f"{cs} wants {ts}, which is forgotten"
     for ts in m.unrunnable:
         assert ts.state == "no-worker", f"{ts} is filed as unrunnable"
+    users = Counter(ts.run_spec[0] for ts in m.tasks.values() if type(ts.run_spec) is tuple)
+    for entry in m.functions.values():
+        assert entry.users == users[entry], f"{entry} has {users[entry]} users, {entry.users} are counted"
     for group in m.task_groups.values():
         assert sum(group.states.values()) - group.states["forgotten"] == group.size, f"{group} is miscounted"
 
@@ -52,6 +73,14 @@ def check_task(m: MachineCore, ts: TaskState) -> None:
         assert dts.state in ("waiting", "processing", "queued", "no-worker"), (
             f"{dts} is filed as waiting for {ts}"
         )
+    if state in ("waiting", "processing", "queued", "no-worker"):
+        for dts in ts.dependencies:
+            assert ts in dts.waiters, f"{dts} does not know that {ts} needs it"
+        assert ts.who_wants or ts.waiters, f"nobody needs {ts}"
+    if state == "released":
+        assert not ts.who_wants and not ts.waiters, f"{ts} is needed and nothing is done about it"
+    for cs in ts.who_wants:
+        assert ts in cs.wants_what, f"{cs} does not know that it wants {ts}"
     for ws in ts.who_has:
         assert ts in ws.has_what, f"{ws} does not know that it holds {ts}"
     assert bool(ts.who_has) == (state == "memory"), f"{ts} has holders {ts.who_has}"
@@ -62,7 +91,7 @@ def check_task(m: MachineCore, ts: TaskState) -> None:
         )
         assert all(dts.who_has for dts in ts.dependencies), f"{ts} lacks dependencies"
     if state == "waiting":
-        assert ts.waiting_on or not m.workers or ts.dependencies, f"{ts} waits for nothing"
+        assert ts.waiting_on, f"{ts} waits for nothing"
         for dts in ts.waiting_on:
             assert dts in ts.dependencies and not dts.who_has, f"{ts} waits for {dts}"
             assert ts in dts.waiters, f"{dts} does not know that {ts} waits"

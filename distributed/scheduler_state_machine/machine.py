@@ -26,7 +26,7 @@ from distributed.scheduler_state_machine.instructions import (
 )
 from distributed.scheduler_state_machine.intake import IntakeHandlers
 from distributed.scheduler_state_machine.invariants import check
-from distributed.scheduler_state_machine.placement import share_out
+from distributed.scheduler_state_machine.placement import free_slots, share_out
 from distributed.scheduler_state_machine.settings import SchedulerSettings
 from distributed.scheduler_state_machine.state import ClientState, TaskState, WorkerState
 from distributed.scheduler_state_machine.transitions import drain
@@ -84,7 +84,7 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
         self._handlers[type(event)](event)
         if self.recommendations:
             drain(self)
-        if self.refill:
+        if self.refill or self.refill_all:
             self._fill_slots()
         out, self.out = self.out, []
         if self.settings.validate:
@@ -96,16 +96,21 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
         timeout = self.settings.no_workers_timeout_s
         if timeout is None:
             return None
-        since = [self.unrunnable[ts] for ts in self.unrunnable]
-        if not self.running and (head := self.queue_head()) is not None:
-            since.append(head.no_worker_since)
-        return min(since) + timeout if since else None
+        # both are in the order of time
+        since = next(iter(self.unrunnable.values()), None)
+        head = self.stranded_head()
+        if head is not None and (since is None or head[0] < since):
+            since = head[0]
+        return None if since is None else since + timeout
 
     # --- slots ---------------------------------------------------------------------------------------------
 
     def _fill_slots(self) -> None:
         """Hand queued tasks to the workers that may have free slots."""
         refill, self.refill = self.refill, set()
+        if self.refill_all:
+            self.refill_all = False
+            refill = self.running
         while self.n_queued:
             head = self.queue_head()
             assert head is not None, "the count of queued tasks is right"
@@ -114,10 +119,16 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
             if not shares:
                 return
             for ws, n in shares:
+                prefix = head.group.prefix
                 for _ in range(n):
                     ts = self.queue_head()
                     if ts is None:
                         return
+                    if ts.group.prefix is not prefix:
+                        # slots are counted for one kind of task: short ones must not pull in long ones
+                        prefix = ts.group.prefix
+                        if free_slots(self, ws, prefix) <= 0:
+                            break
                     self.leave_queue()
                     self.send_to_worker(ws, ts)
 
@@ -126,7 +137,9 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
     def _on_worker_added(self, event: ev.WorkerAdded) -> None:
         if event.address in self.workers:
             raise AssertionError(f"worker {event.address} is known; remove it first")
-        ws = WorkerState(event.address, event.name, event.host, event.nthreads, event.memory_limit)
+        ws = WorkerState(
+            event.address, event.name, event.host, event.nthreads, event.memory_limit, next(self._serials)
+        )
         ws.server_id = event.server_id
         ws.nanny = event.nanny
         ws.pid = event.pid
@@ -138,6 +151,7 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
         ws.used_resources = dict.fromkeys(ws.resources, 0.0)
         ws.bandwidth = self.bandwidth
         self.workers[event.address] = ws
+        self.stranded.clear()
         self.aliases[event.name] = event.address
         self.total_nthreads += event.nthreads
         self._set_worker_status(ws, event.status)
@@ -145,10 +159,17 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
     def _set_worker_status(self, ws: WorkerState, status: str) -> None:
         ws.status = status
         if status == "running":
-            self.running.add(ws)
+            if ws not in self.running:
+                self.running.add(ws)
+                self.running_order.append(ws)
             self._offer_worker(ws)
         else:
+            self._stop_running(ws)
+
+    def _stop_running(self, ws: WorkerState) -> None:
+        if ws in self.running:
             self.running.discard(ws)
+            self.running_order.remove(ws)
 
     def _offer_worker(self, ws: WorkerState) -> None:
         """A worker can take work: what nobody could run, and what is queued."""
@@ -190,8 +211,12 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
         ws = self.workers.pop(event.address, None)
         if ws is None:
             return
-        self.running.discard(ws)
+        self._stop_running(ws)
         self.refill.discard(ws)
+        if not self.workers:
+            for _, _, ts in self.queue:
+                if ts.state == "queued":
+                    self.strand(ts)
         if self.aliases.get(ws.name) == ws.address:
             del self.aliases[ws.name]
         self.total_nthreads -= ws.nthreads
@@ -443,6 +468,11 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
                     self._after_memory(ts)
                 else:
                     self.report_in_memory(ts)
+            elif ts.state == "released":
+                # its workers left meanwhile: computed, if that is possible, or reported as lost, or nobody would ever hear of it
+                self.recommend(ts, "waiting" if ts.who_wants else "forgotten")
+            elif cs is not None:
+                self._report(cs, ts)
 
     # --- clients -------------------------------------------------------------------------------------------
 
@@ -450,7 +480,7 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
         """A client, or the pseudo client of that name, which exists from its first use."""
         cs = self.clients.get(name)
         if cs is None:
-            cs = self.clients[name] = ClientState(name, pseudo=True)
+            cs = self.clients[name] = ClientState(name, next(self._serials), pseudo=True)
         return cs
 
     def _on_client_added(self, event: ev.ClientAdded) -> None:
@@ -460,7 +490,7 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
             known.pseudo = False
             known.versions = event.versions
         else:
-            self.clients[event.client] = ClientState(event.client, event.versions)
+            self.clients[event.client] = ClientState(event.client, next(self._serials), event.versions)
 
     def _on_client_removed(self, event: ev.ClientRemoved) -> None:
         cs = self.clients.get(event.client)
@@ -535,6 +565,8 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
         stack = [ts for key in event.keys if (ts := self.tasks.get(key)) is not None]
         seen: set[TaskState] = set()
         order = []
+        named = set(event.keys)
+        taken_along: list[Key] = []
         while stack:
             ts = stack.pop()
             if ts in seen:
@@ -544,7 +576,12 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
                 order.append(ts)
                 stack.extend(ts.dependents)
             elif cs is not None:
+                if cs in ts.who_wants and ts.key not in named:
+                    # others keep it, but this client does not, and did not say so itself
+                    taken_along.append(ts.key)
                 self._release(cs, (ts,))
+        if taken_along and cs is not None and not cs.pseudo:
+            self.out.append(ReportCancelled(cs.client_key, tuple(taken_along), event.reason, event.msg))
         for ts in reversed(order):
             cancelled[ts.key] = None
             for wanting in list(ts.who_wants) if event.force else [cs]:
@@ -577,7 +614,8 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
         for key in self.erred_ancestors(event.keys):
             ts = self.tasks[key]
             if ts.state == "erred" and not any(dts.state == "erred" for dts in ts.dependencies):
-                self.recommend(ts, "waiting")
+                # what nobody wants is started by those that need it, which follow in the cascade
+                self.recommend(ts, "waiting" if ts.who_wants else "released")
 
     def _on_restrictions_set(self, event: ev.RestrictionsSet) -> None:
         for key, workers in event.worker_restrictions.items():
@@ -618,9 +656,9 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
                     ts.exception = NoWorkerError(ts.key, timeout)
                 ts.exception_text = str(ts.exception)
                 self.recommend(ts, "erred")
-        if not self.running:
-            for _, _, ts in list(self.queue):
-                if ts.state == "queued" and ts.no_worker_since + timeout <= self.now:
-                    ts.exception = NoWorkerError(ts.key, timeout)
-                    ts.exception_text = str(ts.exception)
-                    self.recommend(ts, "erred")
+        while (head := self.stranded_head()) is not None and head[0] + timeout <= self.now:
+            self.stranded.popleft()
+            ts = head[1]
+            ts.exception = NoWorkerError(ts.key, timeout)
+            ts.exception_text = str(ts.exception)
+            self.recommend(ts, "erred")

@@ -134,8 +134,10 @@ def decide_worker(m: MachineCore, ts: TaskState) -> WorkerState | None:
             held[ws] = held.get(ws, 0) + size
     if len(candidates) > COMPARE_ALL_MAX:
         near = {ws for ws in held if ws in candidates}
-        others = m.random.sample(sorted(candidates, key=lambda ws: ws.address), COMPARE_OTHERS)
-        candidates = near.union(others)
+        pool = m.running_order
+        if len(candidates) < len(pool):
+            pool = [ws for ws in pool if ws in candidates]
+        candidates = near.union(m.random.sample(pool, COMPARE_OTHERS))
     bandwidth = m.bandwidth
     best: WorkerState | None = None
     best_cost = (math.inf, 0)

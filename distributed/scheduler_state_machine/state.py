@@ -26,6 +26,9 @@ class FunctionEntry:
 
     __slots__ = ("data", "holders", "id", "owners", "users")
 
+    def __hash__(self) -> int:
+        return self.id
+
     def __init__(self, id: int, data: Any) -> None:
         self.id = id
         #: bytes, or a Serialized payload
@@ -90,10 +93,21 @@ class TaskPrefix:
 class TaskGroup:
     """All tasks of one submission that share a name."""
 
-    __slots__ = ("dependencies", "duration", "name", "nbytes_total", "prefix", "size", "states", "types")
+    __slots__ = (
+        "_hash",
+        "dependencies",
+        "duration",
+        "name",
+        "nbytes_total",
+        "prefix",
+        "size",
+        "states",
+        "types",
+    )
 
-    def __init__(self, name: str, prefix: TaskPrefix) -> None:
+    def __init__(self, name: str, prefix: TaskPrefix, serial: int) -> None:
         self.name = name
+        self._hash = serial
         self.prefix = prefix
         self.states = dict.fromkeys(ALL_STATES, 0)
         #: groups that tasks of this one depend on
@@ -103,6 +117,9 @@ class TaskGroup:
         self.types: set[str] = set()
         #: tasks that are not forgotten
         self.size = 0
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __len__(self) -> int:
         return self.size
@@ -154,9 +171,12 @@ class TaskState:
         "worker_restrictions",
     )
 
-    def __init__(self, key: Key, run_spec: Any, group: TaskGroup, state: str = "released") -> None:
+    def __init__(
+        self, key: Key, run_spec: Any, group: TaskGroup, serial: int, state: str = "released"
+    ) -> None:
         self.key = key
-        self._hash = hash(key)
+        #: a number of the machine: sets are in the same order in every process
+        self._hash = serial
         #: what it does: (FunctionEntry, args, kwargs), a pickled node, a payload; None for scattered data
         self.run_spec = run_spec
         self.group = group
@@ -225,8 +245,11 @@ class TaskState:
         if type(other.dependents) is not set:
             other.dependents = set()
         other.dependents.add(self)
-        if other.group is not self.group:
-            self.group.dependencies.add(other.group)
+        group, other_group = self.group, other.group
+        if other_group is not group and other_group not in group.dependencies:
+            # groups that are forgotten would otherwise collect in a group that lives long
+            group.dependencies = {g for g in group.dependencies if g.size}
+            group.dependencies.add(other_group)
 
     def add_waiter(self, other: TaskState) -> None:
         if type(self.waiters) is not set:
@@ -277,9 +300,11 @@ class WorkerState:
         "versions",
     )
 
-    def __init__(self, address: str, name: Any, host: str, nthreads: int, memory_limit: int | None) -> None:
+    def __init__(
+        self, address: str, name: Any, host: str, nthreads: int, memory_limit: int | None, serial: int
+    ) -> None:
         self.address = address
-        self._hash = hash(address)
+        self._hash = serial
         self.name = name
         self.host = host
         self.nthreads = nthreads
@@ -379,9 +404,11 @@ class ClientState:
         "wants_what",
     )
 
-    def __init__(self, client: str, versions: Mapping[str, Any] | None = None, pseudo: bool = False) -> None:
+    def __init__(
+        self, client: str, serial: int, versions: Mapping[str, Any] | None = None, pseudo: bool = False
+    ) -> None:
         self.client_key = client
-        self._hash = hash(client)
+        self._hash = serial
         self.versions: Mapping[str, Any] = versions or {}
         #: nobody to report to
         self.pseudo = pseudo

@@ -33,7 +33,10 @@ def released_waiting(m: MachineCore, ts: TaskState) -> None:
             if waiting_on is None:
                 waiting_on = set()
             waiting_on.add(dts)
-            if dts.state == "erred":
+            if dts.state == "erred" and dts in m.recommendations:
+                # its turn to be retried comes later in this cascade
+                m.recommend(dts, "waiting")
+            elif dts.state == "erred":
                 ts.exception_blame = dts.exception_blame or dts
             elif dts.state == "released":
                 m.recommend(dts, "waiting")
@@ -52,7 +55,7 @@ def waiting_processing(m: MachineCore, ts: TaskState) -> None:
         return
     if is_rootish(m, ts):
         m.enqueue(ts)
-        m.refill.update(m.running)
+        m.refill_all = True
         return
     runnable_processing(m, ts)
 
@@ -86,8 +89,16 @@ def runnable_processing(m: MachineCore, ts: TaskState) -> None:
 
 def waiting_released(m: MachineCore, ts: TaskState) -> None:
     m.set_state(ts, "released")
+    # it may have been blamed on the way to an error that it never reached; who is to blame is found out when it is started
+    ts.exception_blame = None
+    if (ts.waiters or ts.who_wants) and not ts.has_lost_dependencies:
+        # it runs again, and needs what it needed: nothing is released, or all of its lineage would be computed again
+        ts.waiting_on = frozenset()
+        m.recommend(ts, "waiting")
+        return
     m.detach_from_dependencies(ts)
-    _after_release(m, ts)
+    if ts.has_lost_dependencies:
+        m.recommend(ts, "forgotten")
 
 
 def queued_released(m: MachineCore, ts: TaskState) -> None:
@@ -103,6 +114,8 @@ def no_worker_released(m: MachineCore, ts: TaskState) -> None:
 def processing_released(m: MachineCore, ts: TaskState) -> None:
     ws = ts.processing_on
     assert ws is not None, "a processing task is on a worker"
+    # its slot counts as free at once, also when it is running and cannot be stopped: a worker never answers free-keys of a
+    # running task, so there is no later moment to wait for
     ws.stop_processing(ts)
     ws.actors.discard(ts)
     if m.workers.get(ws.address) is ws:
@@ -111,15 +124,10 @@ def processing_released(m: MachineCore, ts: TaskState) -> None:
     waiting_released(m, ts)
 
 
-def _after_release(m: MachineCore, ts: TaskState) -> None:
-    """What becomes of a task that was taken off its way."""
-    if ts.has_lost_dependencies:
-        m.recommend(ts, "forgotten")
-    elif ts.waiters or ts.who_wants:
-        m.recommend(ts, "waiting")
-
-
 def memory_released(m: MachineCore, ts: TaskState) -> None:
+    if ts.who_has and (ts.waiters or ts.who_wants):
+        # nobody needed it when this was recommended; now somebody does
+        return
     for ws in ts.who_has:
         ws.remove_replica(ts)
         ws.actors.discard(ts)
@@ -135,7 +143,7 @@ def memory_released(m: MachineCore, ts: TaskState) -> None:
         m.recommend(ts, "waiting")
     for dts in ts.waiters:
         if dts.state in ("no-worker", "processing", "queued"):
-            m.recommend(dts, "waiting")
+            m.recommend(dts, "waiting" if dts.waiters or dts.who_wants else "released")
         elif dts.state == "waiting":
             if type(dts.waiting_on) is not set:
                 dts.waiting_on = set()
@@ -196,7 +204,8 @@ def erred_released(m: MachineCore, ts: TaskState) -> None:
     m.set_state(ts, "released")
     for dts in ts.dependents:
         if dts.state == "erred":
-            m.recommend(dts, "waiting")
+            # what nobody wants is started by those that need it
+            m.recommend(dts, "waiting" if dts.who_wants or dts.waiters else "released")
     for cs in ts.who_wants:
         if not cs.pseudo:
             m.out.append(ReportRetried(cs.client_key, ts.key))
@@ -220,8 +229,7 @@ def to_forgotten(m: MachineCore, ts: TaskState) -> None:
         assert type(dts.dependents) is set, "a dependency has a set of its own"
         dts.dependents.discard(ts)
         dts.discard_waiter(ts)
-        if not dts.dependents and not dts.who_wants:
-            m.recommend(dts, "forgotten")
+        m.maybe_let_go(dts)
     ts.dependencies = frozenset()
     for cs in ts.who_wants:
         if not cs.pseudo:
