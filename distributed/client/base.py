@@ -7,6 +7,7 @@ always follows every message that wanted the key.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import sys
 import threading
@@ -38,17 +39,10 @@ Key = Any
 
 #: how long a release may wait for company, seconds
 RELEASE_INTERVAL_S = 0.01
+#: so many cancelled keys are remembered: the scheduler says nothing of those that other clients want
+CANCELLED_MAX = 10_000
 #: after so many intervals without releases the timer stops
 IDLE_TICKS_MAX = 20
-
-
-class _Release:
-    """In the queue of messages: one reference to a key was dropped."""
-
-    __slots__ = ("key",)
-
-    def __init__(self, key: Key) -> None:
-        self.key = key
 
 
 class ClientBase(SyncMethodMixin):
@@ -65,8 +59,11 @@ class ClientBase(SyncMethodMixin):
         self.connection_args = connection_args
         #: key -> state, for keys with living futures
         self.futures: dict[Key, FutureState] = {}
+        #: keys that were cancelled from here, until the scheduler has said so too; oldest first, bounded
+        self._cancelled_here: dict[Key, None] = {}
         self._lock = threading.RLock()
-        self._outgoing: deque[Any] = deque()
+        #: messages (dicts) for the scheduler, and between them dropped references (tuples of key and state), in order
+        self._outgoing: deque[dict[str, Any] | tuple[Key, FutureState]] = deque()
         self._woken = False
         #: whether a timer on the loop looks after releases
         self._ticking = False
@@ -106,17 +103,18 @@ class ClientBase(SyncMethodMixin):
             known.refs += 1
             return known
 
-    def _let_go(self, key: Key) -> None:
+    def _let_go(self, key: Key, state: FutureState) -> None:
         """One future less refers to a key. From any thread, also from the garbage collector."""
         if self.status in ("closed", "closing"):
             return
-        self._outgoing.append(_Release(key))
+        # with its state: after a cancellation or a restart the key may have a new one, which this reference never counted for
+        self._outgoing.append((key, state))
         if not self._ticking and not self._woken:
             self._wake(self._start_ticking)
 
-    def _post(self, item: Any) -> None:
+    def _post(self, msg: dict[str, Any]) -> None:
         """Queue a message for the scheduler; from any thread."""
-        self._outgoing.append(item)
+        self._outgoing.append(msg)
         if not self._woken:
             self._wake(self._move_outgoing)
 
@@ -176,14 +174,11 @@ class ClientBase(SyncMethodMixin):
         futures = self.futures
         while outgoing:
             item = outgoing.popleft()
-            if type(item) is _Release:
-                key = item.key
+            if type(item) is tuple:
+                key, state = item
                 with self._lock:
-                    state = futures.get(key)
-                    if state is None:
-                        continue
                     state.refs -= 1
-                    if state.refs <= 0:
+                    if state.refs <= 0 and futures.get(key) is state:
                         del futures[key]
                         released.append(key)
                 continue
@@ -236,7 +231,13 @@ class ClientBase(SyncMethodMixin):
 
         for state in pending:
             state.wait(settled)
-        await done
+        try:
+            await done
+        finally:
+            if first or left > 0:
+                # whoever gives up, or has what it waited for, leaves nothing behind at states that are still pending
+                for state in pending:
+                    state.stop_waiting(settled)
 
     def _when_done(self, future: Future, fn: Callable[[Future], Any]) -> None:
         """Call ``fn(future)`` on the loop as soon as it is done; from any thread."""
@@ -311,12 +312,22 @@ class ClientBase(SyncMethodMixin):
                     continue
                 try:
                     result = handler(**msg)
-                    if result is not None and asyncio.iscoroutine(result):
-                        await result
+                    if result is not None:
+                        # beside the stream: a handler that waits for a future waits for messages of this stream
+                        self._spawn(self._finish_handling(result, msg))
                 except Exception:  # an odd message must not cost the others
                     logger.exception("Failed to handle %r from the scheduler", op)
         if self.status == "running":
             await self._connection_lost(address)
+
+    async def _finish_handling(self, result: Any, msg: dict[str, Any]) -> None:
+        """Wait for what a user's handler of events has returned, if that can be awaited."""
+        if not inspect.isawaitable(result):
+            return
+        try:
+            await result
+        except Exception:  # user code, and nobody to tell
+            logger.exception("The handler of topic %r failed", msg.get("topic"))
 
     async def _scheduler_said_goodbye(self) -> None:
         raise NotImplementedError
@@ -325,6 +336,7 @@ class ClientBase(SyncMethodMixin):
         raise NotImplementedError
 
     def _cancel_all(self, reason: str) -> None:
+        self._cancelled_here.clear()
         for state in list(self.futures.values()):
             state.cancel(reason)
 
@@ -371,7 +383,13 @@ class ClientBase(SyncMethodMixin):
     ) -> None:
         for key in keys:
             state = self.futures.get(key)
-            if state is not None:
+            if key in self._cancelled_here:
+                # most likely the echo of our own request. If the key has been submitted again meanwhile, the echo does not mean
+                # its new state: the scheduler tells how that is, and says so again if it is cancelled after all
+                del self._cancelled_here[key]
+                if state is not None:
+                    self._post({"op": "report-key", "key": key})
+            elif state is not None:
                 state.cancel(reason, msg)
 
     def _on_adjust_heartbeat(self, interval: float) -> None:
@@ -407,6 +425,15 @@ class ClientBase(SyncMethodMixin):
         return task
 
     async def _fetch(self, keys: list[Key], direct: bool | None = None) -> dict[Key, Any]:
+        raise NotImplementedError
+
+    def gather(
+        self, futures: Any, errors: str = "raise", direct: Any = None, asynchronous: bool | None = None
+    ) -> Any:
+        """Fetch results; in `data`."""
+        raise NotImplementedError
+
+    async def _gather(self, futures: Any, errors: str = "raise", direct: Any = None) -> Any:
         raise NotImplementedError
 
 

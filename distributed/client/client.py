@@ -18,7 +18,9 @@ from dask.typing import no_default
 from dask.utils import format_bytes
 from tornado.ioloop import IOLoop
 
+from distributed.cfexecutor import ClientExecutor
 from distributed.client.base import new_id
+from distributed.client.computing import Computing
 from distributed.client.future import Future, _client_finders
 from distributed.client.requests import RequestMethods
 from distributed.client.submitting import Submitting
@@ -42,9 +44,11 @@ _METHODS = {"dataframe.shuffle.method": "tasks", "array.rechunk.method": "tasks"
 
 #: clients that were made the default, newest last
 _global_clients: dict[int, weakref.ref[Client]] = {}
+#: while there are such clients: the change of dask's configuration, to be taken back when the last one goes
+_default_config: list[Any] = []
 
 
-class Client(Submitting, RequestMethods):
+class Client(Submitting, Computing, RequestMethods):
     """Connects to a scheduler, sends it work and fetches results.
 
     Use it as a context manager, or call `close`. A client that is the default makes dask collections compute on its cluster. As long as peer-to-peer shuffles are
@@ -121,15 +125,10 @@ class Client(Submitting, RequestMethods):
             raise TypeError(f"Scheduler address must be a string or a Cluster instance, got {type(address)}")
         else:
             self._start_arg = address
-        if security is True:
-            raise NotImplementedError("security=True needs TLS, which this release does not have yet")
-        if isinstance(security, dict):
-            security = Security(**security)
-        self.security = security or Security()
-        self._scheduler_file_arg = scheduler_file
+        self.security = _security(security, self._start_arg)
+        self.scheduler_file = scheduler_file
         self._kwargs = kwargs
         self._set_as_default = set_as_default
-        self._set_config: Any = None
         self.direct_to_workers = (
             direct_to_workers
             if direct_to_workers is not None
@@ -146,7 +145,7 @@ class Client(Submitting, RequestMethods):
         )
         if heartbeat_interval is not None:
             self._heartbeat_s = parse_timedelta(heartbeat_interval, "ms")
-        self._init_submitting()
+        self._init_sending()
         self.rpc = ConnectionPool(
             limit=connection_limit,
             serializers=serializers,
@@ -219,8 +218,8 @@ class Client(Submitting, RequestMethods):
             ):
                 await self.cluster
             return str(self.cluster.scheduler_address)
-        if self._scheduler_file_arg is not None:
-            return await self._read_scheduler_file(self._scheduler_file_arg)
+        if self.scheduler_file is not None:
+            return await self._read_scheduler_file(self.scheduler_file)
         if self._start_arg is None:
             cluster_class = import_term(LOCAL_CLUSTER)
             self._owns_cluster = True
@@ -261,13 +260,14 @@ class Client(Submitting, RequestMethods):
     async def _connection_lost(self, address: str) -> None:
         """The scheduler is gone without a word: everything is cancelled, and it may come back."""
         logger.info("Connection to the scheduler %s lost", address)
-        self._cancel_all("scheduler-connection-lost")
-        with self._lock:
-            self.futures.clear()
-        self._forget_functions()
         self.status = "connecting"
         self.scheduler_comm = None
-        self._outgoing.clear()
+        self._cancel_all("scheduler-connection-lost")
+        with self._lock:
+            # in one step: a function that is known from now on is also defined from now on
+            self.futures.clear()
+            self._outgoing.clear()
+            self._forget_functions()
         try:
             await self._connect_stream(address, self._timeout)
         except (OSError, ImportError) as exc:
@@ -283,6 +283,14 @@ class Client(Submitting, RequestMethods):
         if self.status == "connecting":
             self.status = "running"
             self._move_outgoing()
+
+    def start(self, **kwargs: Any) -> Any:
+        """Wait until the client is connected. Clients connect by themselves when they are made."""
+        return self.sync(self._wait_for_start)
+
+    async def _wait_for_start(self) -> None:
+        if self._started is not None:
+            await self._started
 
     def close(self, timeout: Any = no_default) -> Any:
         """Disconnect, and close the cluster if the client made it. An awaitable when asynchronous."""
@@ -376,8 +384,7 @@ class Client(Submitting, RequestMethods):
 
     def __await__(self) -> Any:
         async def started() -> Client:
-            if self._started is not None:
-                await self._started
+            await self._wait_for_start()
             return self
 
         return started().__await__()
@@ -403,15 +410,16 @@ class Client(Submitting, RequestMethods):
     # --- being the default ---------------------------------------------------------------------------------
 
     def _become_default(self) -> None:
-        self._set_config = dask.config.set({"scheduler": "dask.distributed", **_METHODS})
+        # removed first: the newest one must be last
+        _global_clients.pop(id(self), None)
         _global_clients[id(self)] = weakref.ref(self)
+        if not _default_config:
+            _default_config.append(dask.config.set({"scheduler": "dask.distributed", **_METHODS}))
 
     def _stop_being_default(self) -> None:
-        if _global_clients.pop(id(self), None) is None:
-            return
-        if self._set_config is not None and not _global_clients:
-            self._set_config.__exit__(None, None, None)
-        self._set_config = None
+        if _global_clients.pop(id(self), None) is not None and _get_global_client() is None:
+            while _default_config:
+                _default_config.pop().__exit__(None, None, None)
 
     @contextlib.contextmanager
     def as_current(self) -> Iterator[Client]:
@@ -454,12 +462,17 @@ class Client(Submitting, RequestMethods):
     def _rejoin(self) -> None:
         thread_pool_state.pool.rejoin()
 
-    def gather(
-        self, futures: Any, errors: str = "raise", direct: Any = None, asynchronous: bool | None = None
-    ) -> Any:
-        return RequestMethods.gather(self, futures, errors, direct, asynchronous)
+    def get_executor(self, **kwargs: Any) -> ClientExecutor:
+        """A `concurrent.futures.Executor` whose calls run on the cluster; keywords as of `submit`: pure, workers, resources, allow_other_workers, retries."""
+        return ClientExecutor(self, **kwargs)
 
     # --- views ---------------------------------------------------------------------------------------------
+
+    @property
+    def refcount(self) -> dict[Any, int]:
+        """Key -> futures that refer to it."""
+        with self._lock:
+            return {key: state.refs for key, state in self.futures.items()}
 
     @property
     def dashboard_link(self) -> str | None:
@@ -500,6 +513,23 @@ class Client(Submitting, RequestMethods):
         )
 
 
+def _security(security: Any, address: str | None) -> Security:
+    """What the argument ``security`` means. TypeError if that is nothing."""
+    if security is None:
+        loader = dask.config.get("distributed.client.security-loader", None)
+        if loader:
+            security = import_term(loader)({"address": address})
+    if security is None:
+        return Security()
+    if security is True:
+        raise NotImplementedError("security=True needs TLS, which this release does not have yet")
+    if isinstance(security, dict):
+        return Security(**security)
+    if not isinstance(security, Security):
+        raise TypeError(f"security must be a Security object or a dict of its fields, got {security!r}")
+    return security
+
+
 async def _nothing() -> None: ...
 
 
@@ -538,9 +568,7 @@ def temp_default_client(c: Client) -> Iterator[None]:
 
 def ensure_default_client(client: Client) -> None:
     """Make a client the default."""
-    _global_clients.pop(id(client), None)
-    _global_clients[id(client)] = weakref.ref(client)
-    dask.config.set(scheduler="dask.distributed")
+    client._become_default()
 
 
 def wait(fs: Any, timeout: Any = None, return_when: str = "ALL_COMPLETED") -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from dask.tokenize import tokenize
 from dask.utils import is_namedtuple_instance
 
-from distributed.client.base import ClientBase
+from distributed.client.base import CANCELLED_MAX, ClientBase
 from distributed.client.errors import FutureCancelledError
 from distributed.client.future import Future, FutureState
 from distributed.client.waiting import futures_of
@@ -55,8 +55,6 @@ class DataMethods(ClientBase):
         ------
         ValueError
             A future belongs to another client.
-        TypeError
-            There is something else than futures where one was meant.
         """
         if errors not in ("raise", "skip"):
             raise ValueError(f"errors must be 'raise' or 'skip', got {errors!r}")
@@ -255,12 +253,15 @@ class DataMethods(ClientBase):
             {"op": "cancel-keys", "keys": keys, "force": force, "reason": reason, "msg": msg}
         )
         self._move_outgoing()
+        cancelled_here = self._cancelled_here
         for key in keys:
-            state = self.futures.get(key)
+            with self._lock:
+                state = self.futures.pop(key, None)
             if state is not None:
                 state.cancel(reason, msg)
-            with self._lock:
-                self.futures.pop(key, None)
+            cancelled_here[key] = None
+        while len(cancelled_here) > CANCELLED_MAX:
+            del cancelled_here[next(iter(cancelled_here))]
 
     def retry(self, futures: Any, asynchronous: bool | None = None) -> Any:
         """Run failed tasks again, with those that made them fail."""

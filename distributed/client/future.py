@@ -14,7 +14,7 @@ from typing import Any
 
 from dask._task_spec import TaskRef
 
-from distributed.client.errors import FutureCancelledError
+from distributed.client.errors import ClosedClientError, FutureCancelledError
 from distributed.core import clean_exception
 from distributed.metrics import monotonic
 from distributed.protocol import pickle
@@ -80,17 +80,27 @@ class FutureState:
                 self.waiters = []
             self.waiters.append(waiter)
 
+    def stop_waiting(self, waiter: Callable[[], None]) -> None:
+        """Take back `wait`; from any thread."""
+        with _waiters_lock:
+            if self.waiters and waiter in self.waiters:
+                self.waiters.remove(waiter)
+
     def wait_in_thread(self, timeout: float | None) -> None:
         """Block a thread other than the loop's until the state is done. TimeoutError after `timeout` seconds."""
         deadline = None if timeout is None else monotonic() + timeout
         while not self.done:
             event = threading.Event()
-            self.wait(event.set)
+            waiter = event.set
+            self.wait(waiter)
             if self.done:
                 return
             remaining = None if deadline is None else max(deadline - monotonic(), 0)
-            if not event.wait(remaining):
-                raise TimeoutError(f"timed out after {timeout} s.")
+            try:
+                if not event.wait(remaining):
+                    raise TimeoutError(f"timed out after {timeout} s.")
+            finally:
+                self.stop_waiting(waiter)
 
     def finish(self, type_pickle: bytes | None) -> None:
         self.status = "finished"
@@ -148,19 +158,24 @@ class Future(TaskRef):
     current where it is unpickled.
     """
 
+    # defaults of the class: what is not assigned costs nothing, and there may be a million of these
+    _client: Any = None
+    _state: FutureState | None = None
+    #: whether the reference was given back
+    _cleared = False
+    _id: Any = None
+
     def __init__(
         self, key: Key, client: Any = None, state: FutureState | None = None, _id: Any = None
     ) -> None:
         self.key = key
-        self._id = next(_ids) if _id is None else _id
-        self._client: Any = None
-        self._state: FutureState | None = None
-        self._cleared = False
-        self._input_client = client
+        if _id is not None:
+            self._id = _id
         if client is None:
             client = _find_client()
         if client is not None:
-            self.bind_client(client, state)
+            self._client = client
+            self._state = client._hold(key, state)
 
     def bind_client(self, client: Any, state: FutureState | None = None) -> None:
         """Belong to a client; done by itself where there is one."""
@@ -229,6 +244,15 @@ class Future(TaskRef):
                 state.wait_in_thread(seconds)
             if state.status == "finished" and state.inline is not None:
                 return state.inline[0]
+            if state.status == "error":
+                exc, tb = state.error()
+                raise exc.with_traceback(tb)
+            if state.status == "cancelled":
+                raise FutureCancelledError(self.key, state.reason, state.msg)
+            if client.status == "closed":
+                raise ClosedClientError(
+                    f"The client of {self!r} is closed: the result cannot be fetched any more"
+                )
             timeout = None if deadline is None else max(deadline - monotonic(), 0.001)
         return client.sync(self._result, callback_timeout=timeout)
 
@@ -295,17 +319,18 @@ class Future(TaskRef):
 
     def release(self) -> None:
         """Let go of the result; happens by itself when the future is garbage collected."""
-        if not self._cleared and self._state is not None:
+        state = self._state
+        if state is not None and not self._cleared:
             self._cleared = True
-            client = self._client
-            if client is not None:
-                client._let_go(self.key)
+            self._client._let_go(self.key, state)
 
     def __del__(self) -> None:
-        try:
-            self.release()
-        except AttributeError:
-            pass  # the constructor failed, or the interpreter ends
+        state = self._state
+        if state is not None and not self._cleared:
+            try:
+                self._client._let_go(self.key, state)
+            except AttributeError:
+                pass  # the interpreter ends
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self._awaited().__await__()
@@ -313,16 +338,16 @@ class Future(TaskRef):
     async def _awaited(self) -> Any:
         return await self._result()
 
-    def __hash__(self) -> int:
-        return hash(self._id)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
+    # a reference to a key of its own, unlike other TaskRefs: two futures of one key are not the same
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
 
     def __reduce__(self) -> Any:
         return (Future, (self.key,))
 
     def __dask_tokenize__(self) -> Any:
+        if self._id is None:
+            self._id = next(_ids)
         return (type(self).__name__, self.key, self._id)
 
     def __str__(self) -> str:

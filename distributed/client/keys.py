@@ -49,10 +49,21 @@ def _plain(value: Any) -> bool:
     return False
 
 
+def _hexadecimal(value: Any) -> str:
+    if type(value) is int:
+        return hex(value)
+    if type(value) is tuple:
+        return f"({','.join(map(_hexadecimal, value))},)"
+    return repr(value)
+
+
 def call_token(token: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Token of a call, from its function's token; 32 hexadecimal digits."""
     if not kwargs and all(map(_plain, args)):
-        text = repr(args)
+        try:
+            text = repr(args)
+        except ValueError:  # an integer with more decimal digits than Python writes down
+            text = _hexadecimal(args)
     else:
         text = str(tokenize(args, dict(kwargs)))
     return blake2b((token + text).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
-from collections.abc import Awaitable, Collection
+import warnings
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
+import msgpack
 from dask.typing import no_default
 
 from distributed.client.data import DataMethods
@@ -19,7 +22,7 @@ from distributed.plugins import NannyPlugin, SchedulerPlugin, SchedulerUploadFil
 from distributed.protocol import pickle
 from distributed.settings import connect_timeout
 from distributed.utils import parse_timedelta
-from distributed.versions import error_message, get_versions
+from distributed.versions import VersionMismatchWarning, error_message, get_versions
 
 Key = Any
 
@@ -33,6 +36,7 @@ _PLUGIN_OPS = (
 class RequestMethods(DataMethods):
     """Administrative methods."""
 
+    #: file with the scheduler's address: where it was read, or was written to
     scheduler_file: str | None = None
 
     # --- running functions ---------------------------------------------------------------------------------
@@ -181,7 +185,7 @@ class RequestMethods(DataMethods):
         if check:
             text = error_message(scheduler, workers, client)["warning"]
             if text:
-                raise ValueError(text)
+                warnings.warn(VersionMismatchWarning(text), stacklevel=2)
         return {"scheduler": scheduler, "workers": workers, "client": client}
 
     def get_scheduler_logs(self, n: int | None = None) -> Any:
@@ -222,7 +226,11 @@ class RequestMethods(DataMethods):
     # --- events --------------------------------------------------------------------------------------------
 
     def log_event(self, topic: Any, msg: Any) -> Any:
-        """Publish an event; `msg` is plain data."""
+        """Publish an event. TypeError if `msg` is not plain data: what msgpack can carry."""
+        try:
+            msgpack.packb(msg)
+        except (TypeError, ValueError, OverflowError) as exc:
+            raise TypeError(f"The message of an event must be msgpack-able, got {msg!r:.200}: {exc}") from exc
         return self.sync(self.scheduler.log_event, topic=topic, msg=msg)
 
     def get_events(self, topic: str | None = None) -> Any:
@@ -375,6 +383,10 @@ class RequestMethods(DataMethods):
         """Former name of `register_plugin` for the scheduler."""
         return self.register_plugin(plugin, name=name, idempotent=idempotent)
 
+    def register_worker_callbacks(self, setup: Callable[..., Any] | None = None) -> Any:
+        """Run a function on all workers, present and future; it gets the `Worker` if it takes ``dask_worker``."""
+        return self.register_plugin(_worker_setup(setup))
+
     def unregister_worker_plugin(self, name: str, nanny: bool = False) -> Any:
         """Remove a worker (or nanny) plugin everywhere."""
         op = "unregister_nanny_plugin" if nanny else "unregister_worker_plugin"
@@ -417,6 +429,19 @@ class RequestMethods(DataMethods):
             raise RuntimeError("write_scheduler_file is not available on asynchronous clients")
         with open(scheduler_file, "w") as f:
             json.dump(info, f, indent=2, default=str)
+
+
+def _worker_setup(setup: Callable[..., Any] | None) -> WorkerPlugin:
+    """A plugin that calls a function. Its class is local so that it travels by value: no peer needs to have it."""
+    takes_worker = setup is not None and "dask_worker" in inspect.signature(setup).parameters
+
+    class WorkerSetup(WorkerPlugin):
+        def setup(self, worker: Any) -> Any:
+            if setup is None:
+                return None
+            return setup(dask_worker=worker) if takes_worker else setup()
+
+    return WorkerSetup()
 
 
 def _listed(workers: Any) -> Any:

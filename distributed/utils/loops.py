@@ -78,6 +78,8 @@ def sync(
         future.cancel()
         raise TimeoutError(f"timed out after {timeout} s.") from None
     except concurrent.futures.CancelledError as exc:
+        if not future.cancelled():
+            raise  # what the coroutine raised, for example that a future on the cluster was cancelled
         raise asyncio.CancelledError(str(exc)) from exc
     except BaseException:
         future.cancel()
