@@ -7,6 +7,7 @@ import concurrent.futures
 import threading
 from typing import Any
 
+import dask
 import pytest
 
 from distributed import Client, wait
@@ -74,6 +75,7 @@ async def test_a_handler_of_events_may_wait_for_futures(c: Client, s: Any, a: An
         seen.append(await c.submit(inc, msg, pure=False))
 
     await c.subscribe_topic("numbers", handler)
+    await async_poll_for(lambda: c.id in s.bus._subscribers["numbers"], 10)
     with captured_logger("distributed.client") as log:
         await c.log_event("numbers", "bad")
         await c.log_event("numbers", 1)
@@ -85,8 +87,6 @@ async def test_a_handler_of_events_may_wait_for_futures(c: Client, s: Any, a: An
 
 @gen_cluster(client=True)
 async def test_annotations_may_depend_on_keys(c: Client, s: Any, a: Any, b: Any) -> None:
-    import dask
-
     addresses = {"x-0": a.address, "x-1": b.address}
     with dask.annotate(workers=lambda key: addresses[key]):
         futures = c.map(inc, range(2), key=list(addresses))
