@@ -45,6 +45,10 @@ CANCELLED_MAX = 10_000
 IDLE_TICKS_MAX = 20
 
 
+class _SchedulerCloses(Exception):
+    """The scheduler has said that it closes the stream."""
+
+
 class ClientBase(SyncMethodMixin):
     """Connection and future states."""
 
@@ -295,30 +299,32 @@ class ClientBase(SyncMethodMixin):
         raise NotImplementedError
 
     async def _follow_stream(self, comm: Comm, address: str) -> None:
-        handlers = self._handlers
-        while True:
-            try:
-                msgs = await comm.read()
-            except CommClosedError:
-                break
-            for msg in msgs if type(msgs) is not dict else (msgs,):
-                op = msg.pop("op", None)
-                if op in ("close", "stream-closed"):
-                    await self._scheduler_said_goodbye()
-                    return
-                handler = handlers.get(op)
-                if handler is None:
-                    logger.debug("Ignored message of the scheduler: %r", op)
-                    continue
-                try:
-                    result = handler(**msg)
-                    if result is not None:
-                        # beside the stream: a handler that waits for a future waits for messages of this stream
-                        self._spawn(self._finish_handling(result, msg))
-                except Exception:  # an odd message must not cost the others
-                    logger.exception("Failed to handle %r from the scheduler", op)
+        try:
+            await comm.follow(self._handle_batch)
+        except _SchedulerCloses:
+            await self._scheduler_said_goodbye()
+            return
         if self.status == "running":
             await self._connection_lost(address)
+
+    def _handle_batch(self, msgs: Any) -> None:
+        """Messages of the scheduler."""
+        handlers = self._handlers
+        for msg in msgs if type(msgs) is not dict else (msgs,):
+            op = msg.pop("op", None)
+            if op in ("close", "stream-closed"):
+                raise _SchedulerCloses
+            handler = handlers.get(op)
+            if handler is None:
+                logger.debug("Ignored message of the scheduler: %r", op)
+                continue
+            try:
+                result = handler(**msg)
+                if result is not None:
+                    # beside the stream: a handler that waits for a future waits for messages of this stream
+                    self._spawn(self._finish_handling(result, msg))
+            except Exception:  # an odd message must not cost the others
+                logger.exception("Failed to handle %r from the scheduler", op)
 
     async def _finish_handling(self, result: Any, msg: dict[str, Any]) -> None:
         """Wait for what a user's handler of events has returned, if that can be awaited."""

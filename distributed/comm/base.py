@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Literal
 
 from distributed.comm.handshake import HandshakeError, local_handshake, negotiate
@@ -66,6 +67,21 @@ class Comm(ABC):
     @abstractmethod
     async def read(self, deserializers: Any = None) -> Any:
         """The next message. CommClosedError when there is none to come."""
+
+    async def follow(self, handle: Callable[[Any], Awaitable[Any] | None], deserializers: Any = None) -> None:
+        """Hand every message to `handle`, in order; returns when the connection has ended.
+
+        What `handle` returns is awaited, if it is not None, before it is called again; what it raises ends the following. A transport may call it
+        straight from the event of the loop that brought the message: waking a task for it would cost an iteration of the loop more.
+        """
+        while True:
+            try:
+                msg = await self.read(deserializers)
+            except CommClosedError:
+                return
+            more = handle(msg)
+            if more is not None:
+                await more
 
     @abstractmethod
     async def write(self, msg: Any, serializers: Any = None, on_error: str = "message") -> Any:

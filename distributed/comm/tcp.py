@@ -17,7 +17,7 @@ import socket
 import struct
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from distributed import protocol
@@ -90,7 +90,12 @@ class TCP(Comm):
         self._same_host: bool = sock.getsockname()[0] == sock.getpeername()[0]
         self._reader = FrameReader()
         self._inbox = self._reader.messages
+        #: of the task in `read` or in `follow`
         self._read_waiter: asyncio.Future[None] | None = None
+        #: what the task in `follow` must await before the next message
+        self._owed: Awaitable[Any] | None = None
+        #: what `follow` hands messages to, and how they are decoded for it
+        self._follower: tuple[Callable[[Any], Awaitable[Any] | None], Any] | None = None
         self._reading = False
         #: what the kernel has not taken yet, in order
         self._outgoing: deque[memoryview] = deque()
@@ -142,21 +147,66 @@ class TCP(Comm):
                 self._read_waiter = None
         frames, payload_bytes = inbox.popleft()
         self._reader.queued_bytes -= payload_bytes
-        threshold = self.settings.offload_threshold
-        if (
-            payload_bytes
-            and self.allow_offload
-            and self.deserialize
-            and threshold is not None
-            and payload_bytes > threshold
-        ):
+        if payload_bytes and self._must_offload(payload_bytes):
             return await offload(self._decode, frames, deserializers)
+        return self._decode(frames, deserializers)
+
+    def _must_offload(self, payload_bytes: int) -> bool:
+        """Whether the payloads of a message are decoded in the offload thread."""
+        threshold = self.settings.offload_threshold
+        return self.allow_offload and self.deserialize and threshold is not None and payload_bytes > threshold
+
+    def _decode(self, frames: list[memoryview], deserializers: Any) -> Any:
         return protocol.loads(
             frames, deserialize=self.deserialize, deserializers=deserializers, pickled=self.pickled
         )
 
-    def _decode(self, frames: list[memoryview], deserializers: Any) -> Any:
-        return protocol.loads(frames, deserialize=True, deserializers=deserializers, pickled=self.pickled)
+    async def follow(self, handle: Callable[[Any], Awaitable[Any] | None], deserializers: Any = None) -> None:
+        if self._follower is not None or self._read_waiter is not None:
+            raise AssertionError("two tasks read from one comm at the same time")
+        self._follower = (handle, deserializers)
+        try:
+            while True:
+                more = self._hand_over()
+                while more is None:
+                    if self._sock is None:
+                        return
+                    if not self._reading:
+                        self._resume_reading()
+                    waiter = self._read_waiter = self._loop.create_future()
+                    try:
+                        await waiter
+                    finally:
+                        self._read_waiter = None
+                    more, self._owed = self._owed, None
+                    if more is None:
+                        more = self._hand_over()
+                await more
+        finally:
+            self._follower = None
+
+    def _hand_over(self) -> Awaitable[Any] | None:
+        """Give what has arrived to the follower, up to a message that must be awaited first."""
+        assert self._follower is not None, "messages are handed over while somebody follows"
+        handle, deserializers = self._follower
+        inbox, reader = self._inbox, self._reader
+        while inbox:
+            frames, payload_bytes = inbox[0]
+            if payload_bytes and self._must_offload(payload_bytes):
+                return self._hand_over_offloaded(handle, deserializers)
+            inbox.popleft()
+            reader.queued_bytes -= payload_bytes
+            more = handle(self._decode(frames, deserializers))
+            if more is not None:
+                return more
+        return None
+
+    async def _hand_over_offloaded(
+        self, handle: Callable[[Any], Awaitable[Any] | None], deserializers: Any
+    ) -> None:
+        more = handle(await self.read(deserializers))
+        if more is not None:
+            await more
 
     def _resume_reading(self) -> None:
         if self._sock is not None and not self._reading:
@@ -195,12 +245,26 @@ class TCP(Comm):
         except OSError as exc:
             self._end(str(exc))
             return
-        if self._inbox:
-            if reader.queued_bytes > INBOX_MAX_BYTES or len(self._inbox) > INBOX_MAX_MESSAGES:
-                self._pause_reading()
-            waiter = self._read_waiter
-            if waiter is not None and not waiter.done():
+        if not self._inbox:
+            return
+        waiter = self._read_waiter
+        if waiter is not None and not waiter.done():
+            if self._follower is None:
                 waiter.set_result(None)
+            else:
+                # the task that follows has nothing else to do: no need to wake it, unless something has to be awaited
+                try:
+                    self._owed = self._hand_over()
+                except (
+                    BaseException
+                ) as exc:  # what the follower raised ends the following: its task raises it
+                    failed = self._loop.create_future()
+                    failed.set_exception(exc)
+                    self._owed = failed
+                if self._owed is not None and not waiter.done():
+                    waiter.set_result(None)
+        if reader.queued_bytes > INBOX_MAX_BYTES or len(self._inbox) > INBOX_MAX_MESSAGES:
+            self._pause_reading()
 
     # --- writing -------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import asyncio
 import inspect
 import logging
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar
 
 import dask.config
@@ -431,39 +431,61 @@ class Server:
         ends; it is closed then. An unknown op or wrong fields raise: a peer that speaks another language must not be half understood.
         """
         handlers = self.stream_handlers
+
+        def handle(msgs: Any) -> Any:
+            rest = iter((msgs,) if type(msgs) is dict else msgs)
+            pending = self._handle_messages(comm, handlers, extra, rest)
+            return None if pending is None else finish(rest, pending)
+
+        async def finish(rest: Iterator[dict[str, Any]], pending: Any) -> None:
+            while pending is not None:
+                await pending
+                pending = self._handle_messages(comm, handlers, extra, rest)
+
         try:
-            while True:
-                try:
-                    msgs = await comm.read(deserializers=self.deserializers)
-                except CommClosedError:
-                    return
-                if type(msgs) is dict:
-                    msgs = (msgs,)
-                mine = begin_batch()
-                try:
-                    for msg in msgs:
-                        if msg == "OK":
-                            break
-                        op = msg.pop("op", None)
-                        handler = handlers.get(op)
-                        if handler is None:
-                            if op == "close-stream":
-                                return
-                            raise ValueError(f"unknown op {op!r} on the stream of {comm.peer_address}")
-                        if extra and extra.keys().isdisjoint(msg):
-                            result = handler(**extra, **msg)
-                        else:
-                            result = handler(**{**(extra or {}), **msg})
-                        if result is not None and inspect.isawaitable(result):
-                            if mine:
-                                end_batch()
-                            await result
-                            mine = begin_batch()
-                finally:
-                    if mine:
-                        end_batch()
+            await comm.follow(handle, self.deserializers)
+        except _StreamClosed:
+            pass
         finally:
             await comm.close()
+
+    def _handle_messages(
+        self,
+        comm: Comm,
+        handlers: Mapping[str, Handler],
+        extra: dict[str, Any] | None,
+        msgs: Iterator[Any],
+    ) -> Any:
+        """Call the handlers of messages, up to one that has to be awaited before the next: returns what it returned."""
+        mine = begin_batch()
+        try:
+            for msg in msgs:
+                if msg == "OK":
+                    break
+                op = msg.pop("op", None)
+                handler = handlers.get(op)
+                if handler is None:
+                    if op == "close-stream":
+                        raise _StreamClosed
+                    raise ValueError(f"unknown op {op!r} on the stream of {comm.peer_address}")
+                if extra:
+                    result = (
+                        handler(**extra, **msg)
+                        if extra.keys().isdisjoint(msg)
+                        else handler(**{**extra, **msg})
+                    )
+                else:
+                    result = handler(**msg)
+                if result is not None and inspect.isawaitable(result):
+                    return result
+        finally:
+            if mine:
+                end_batch()
+        return None
+
+
+class _StreamClosed(Exception):
+    """The peer has said that it closes its stream."""
 
 
 _keyword_accepted: dict[tuple[Any, str], bool] = {}

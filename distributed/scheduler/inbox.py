@@ -76,6 +76,22 @@ class Inbox(Server):
         """One message of a graph in table form."""
         deliver = self.deliver
         try:
+            if begin is not None and commit is not None:
+                deliver(
+                    ev.GraphAdded(
+                        client,
+                        intake,
+                        begin.get("submitting_task"),
+                        float(begin.get("fifo_timeout") or 0),
+                        begin.get("user_priority") or 0,
+                        rows,  # type: ignore[arg-type]
+                        wants,
+                        commit,
+                        begin["stimulus_id"],
+                    )
+                )
+                self.graph_added(client, rows)
+                return
             if begin is not None:
                 deliver(
                     ev.GraphStarted(

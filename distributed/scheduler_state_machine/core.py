@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 from distributed.scheduler_state_machine.instructions import (
@@ -35,6 +36,9 @@ Key = Any
 FIRE_AND_FORGET = "fire-and-forget"
 
 Observer = Callable[..., None]
+
+#: in the records of stories: recommendations are drained elsewhere, the field is there for those who know the format
+NO_RECOMMENDATIONS: Mapping[Any, str] = MappingProxyType({})
 
 
 class InvalidTransition(Exception):
@@ -87,6 +91,7 @@ class MachineCore:
         self.transition_log: deque[tuple[Any, str, str, Mapping[Any, str], str, float]] = deque(
             maxlen=settings.story_length
         )
+        self._log = self.transition_log.append
         self.transition_counter = 0
         #: measured, bytes per second between workers
         self.bandwidth = settings.bandwidth
@@ -154,12 +159,13 @@ class MachineCore:
         """Give a task a state: counters, the story, the observers."""
         start = ts.state
         ts.state = state
-        states = ts.group.states
+        group = ts.group
+        states = group.states
         states[start] -= 1
         states[state] += 1
-        ts.group.prefix.state_counts[state] += 1
+        group.prefix.state_counts[state] += 1
         self.transition_counter += 1
-        self.transition_log.append((ts.key, start, state, {}, self.stimulus_id, self.now))
+        self._log((ts.key, start, state, NO_RECOMMENDATIONS, self.stimulus_id, self.now))
         if self.observers:
             for observer in self.observers:
                 observer(ts.key, start, state, stimulus_id=self.stimulus_id)

@@ -212,6 +212,20 @@ class GraphRowsAdded(NamedTuple):
     last: bool
 
 
+class GraphAdded(NamedTuple):
+    """A whole graph in one message: what `GraphStarted`, `GraphRowsAdded` and `GraphCommitted` say, in one step."""
+
+    client: str
+    intake: int
+    submitting_task: Key | None
+    fifo_timeout: float
+    user_priority: float
+    rows: Sequence[Row]
+    wants: Any
+    keys: Collection[Key]
+    stimulus_id: str
+
+
 class GraphCommitted(NamedTuple):
     """End of an intake; `keys` are wanted too."""
 
@@ -281,6 +295,7 @@ Event = (
     | KeysCancelled
     | KeysRetried
     | GraphStarted
+    | GraphAdded
     | FunctionsDefined
     | FunctionsForgotten
     | GraphRowsAdded

@@ -6,7 +6,8 @@ what has arrived, so nothing that finishes early is released and computed again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from distributed.scheduler_state_machine import events as ev
@@ -59,12 +60,22 @@ class IntakeHandlers(MachineCore):
             self._generation_time = self.now
         return self._generation
 
-    def _on_graph_started(self, event: ev.GraphStarted) -> None:
+    def _on_graph_started(self, event: ev.GraphStarted | ev.GraphAdded) -> None:
         cs = self.clients.get(event.client)
         if cs is None:
             return
         generation = self._next_generation(event.fifo_timeout, event.submitting_task)
         cs.intakes[event.intake] = Intake(event.intake, generation, event.user_priority, event.stimulus_id)
+
+    def _on_graph_added(self, event: ev.GraphAdded) -> None:
+        cs = self.clients.get(event.client)
+        if cs is None:
+            return
+        self._on_graph_started(event)
+        intake = cs.intakes[event.intake]
+        self._add_rows(cs, intake, event.rows, event.wants)
+        drain(self)
+        self._commit(cs, intake, event.keys)
 
     def _on_graph_rows(self, event: ev.GraphRowsAdded) -> None:
         cs = self.clients.get(event.client)
@@ -77,15 +88,20 @@ class IntakeHandlers(MachineCore):
             intake.holder = ClientState(
                 f"intake-{cs.client_key}-{intake.number}", next(self._serials), pseudo=True
             )
+        self._add_rows(cs, intake, event.rows, event.wants)
+
+    def _add_rows(self, cs: ClientState, intake: Intake, rows: Sequence[ev.Row], wants: Any) -> None:
         tasks = self.tasks
         known_rows = intake.rows
-        wants_all = event.wants is True
-        wanted = frozenset() if wants_all else frozenset(event.wants)
+        wants_all = wants is True
+        wanted = frozenset() if wants_all else frozenset(wants)
         generation, user_priority = intake.generation, -intake.user_priority
         holder = intake.holder
         new: list[TaskState] = []
         functions = cs.functions
-        for i, (key, spec, deps, order, extra) in enumerate(event.rows):
+        # most tasks of most graphs: nothing to wait for, nothing special. They go where the transitions would bring them, unless somebody watches those
+        straight = not self.observers and self.settings.worker_saturation != math.inf
+        for i, (key, spec, deps, order, extra) in enumerate(rows):
             ts = tasks.get(key)
             if type(spec) is tuple:
                 entry = functions.get(spec[0])
@@ -100,20 +116,28 @@ class IntakeHandlers(MachineCore):
                 ts = self.new_task(key, spec)
                 # filed first: if the rest of the row is malformed, aborting the intake finds the task
                 known_rows.append(ts)
-                self._link(ts, deps, known_rows, extra)
-                new.append(ts)
-                priority = user_priority
-                if extra is not None:
+                if extra is None:
+                    ts.priority = (user_priority, generation, order)
+                    if deps:
+                        self._link(ts, deps, known_rows, None)
+                else:
+                    self._link(ts, deps, known_rows, extra)
+                    priority = user_priority
                     annotations = extra.get("annotations")
                     if annotations:
                         priority = self._annotate(ts, annotations, user_priority)
                     ts.actor = bool(extra.get("actor"))
-                ts.priority = (priority, generation, order)
+                    ts.priority = (priority, generation, order)
                 if holder is not None:
                     holder.want(ts)
                 if wants_all or i in wanted:
                     cs.want(ts)
                     intake.wanted.append(key)
+                if straight and not deps and extra is None and ts.who_wants:
+                    self.enqueue(ts)
+                    self.refill_all = True
+                else:
+                    new.append(ts)
             else:
                 known_rows.append(ts)
                 self._meet_again(ts, spec, deps, known_rows, extra, (user_priority, generation, order), new)
@@ -218,8 +242,11 @@ class IntakeHandlers(MachineCore):
         if cs is None or intake is None:
             return
         self.stimulus_id = intake.stimulus_id
+        self._commit(cs, intake, event.keys)
+
+    def _commit(self, cs: ClientState, intake: Intake, keys: Collection[Key]) -> None:
         lost = []
-        for key in event.keys:
+        for key in keys:
             ts = self.tasks.get(key)
             if ts is None:
                 lost.append(key)

@@ -66,6 +66,7 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
             ev.KeysCancelled: self._on_keys_cancelled,
             ev.KeysRetried: self._on_keys_retried,
             ev.GraphStarted: self._on_graph_started,
+            ev.GraphAdded: self._on_graph_added,
             ev.FunctionsDefined: self._on_functions_defined,
             ev.FunctionsForgotten: self._on_functions_forgotten,
             ev.GraphRowsAdded: self._on_graph_rows,
@@ -107,9 +108,12 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
 
     def _fill_slots(self) -> None:
         """Hand queued tasks to the workers that may have free slots."""
+        refill_all, self.refill_all = self.refill_all, False
+        if not self.n_queued:
+            self.refill.clear()
+            return
         refill, self.refill = self.refill, set()
-        if self.refill_all:
-            self.refill_all = False
+        if refill_all:
             refill = self.running
         while self.n_queued:
             head = self.queue_head()

@@ -78,6 +78,12 @@ def share_out(
     Each worker gets neighbours in the order of priorities, since those are likely to be needed together. When there are fewer tasks than
     slots everybody gets the same share.
     """
+    if m.n_queued == 1:
+        # a task that comes alone: whoever is idle has a slot, without counting how many
+        ready = [ws for ws in workers if not ws.processing or free_slots(m, ws, prefix) > 0]
+        if len(ready) > 1:
+            ready = [min(ready, key=lambda ws: (ws.occupancy / ws.nthreads, -ws.nthreads))]
+        return [(ws, 1) for ws in ready]
     free = [(ws, n) for ws in workers if (n := free_slots(m, ws, prefix)) > 0]
     total = sum(n for _, n in free)
     if m.n_queued >= total:
