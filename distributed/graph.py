@@ -207,16 +207,18 @@ class RowBuilder:
             (size := _flat_size(arg)) is not None and size > LARGE_BYTES for arg in (*args, *kwargs.values())
         ):
             args, kwargs = self._externalize(args, kwargs, order, more)
-        packed = self.dumper.dump(args) if args else _NO_ARGS
-        packed_kwargs = self.dumper.dump(dict(kwargs)) if kwargs else None
-        size = len(packed) + (len(packed_kwargs) if packed_kwargs else 0)
+        packed, packed_kwargs, size = self._pack_call(args, kwargs)
         if size > LARGE_BYTES:
-            args, kwargs = self._externalize(args, kwargs, order, more)
-            packed = self.dumper.dump(args)
-            packed_kwargs = self.dumper.dump(dict(kwargs)) if kwargs else None
-            size = len(packed) + (len(packed_kwargs) if packed_kwargs else 0)
+            # no argument looked large, but one of them pickles so
+            packed, packed_kwargs, size = self._pack_call(*self._externalize(args, kwargs, order, more))
         self._account(key, size)
         return (self.function_id(func), packed, packed_kwargs), more
+
+    def _pack_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bytes, bytes | None, int]:
+        """Packed arguments and keywords, and their bytes together."""
+        packed = self.dumper.dump(args) if args else _NO_ARGS
+        packed_kwargs = self.dumper.dump(dict(kwargs)) if kwargs else None
+        return packed, packed_kwargs, len(packed) + len(packed_kwargs or b"")
 
     def _account(self, key: Key, size: int) -> None:
         self.nbytes += size

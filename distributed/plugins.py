@@ -1,12 +1,22 @@
-"""Base classes of plugins, and the plugins that the package itself sends around. Public as `distributed.diagnostics.plugin`."""
+"""Base classes of plugins, the plugins that the package itself sends around, and how workers and nannies keep theirs.
+
+The classes are public as `distributed.diagnostics.plugin`.
+"""
 
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
+import uuid
 import zipfile
-from typing import Any
+from typing import Any, ClassVar
+
+from distributed.core import error_message, maybe_await
+from distributed.protocol import pickle
+
+logger = logging.getLogger(__name__)
 
 
 class SchedulerPlugin:
@@ -88,6 +98,54 @@ class NannyPlugin:
 
     def teardown(self, nanny: Any) -> Any:
         """When the nanny closes or the plugin is removed; may be async."""
+
+
+class PluginHolder:
+    """For servers that are given plugins by requests: adds and removes them."""
+
+    #: by name
+    plugins: dict[str, Any]
+    #: the server's kind, for logs
+    plugin_kind: ClassVar[str]
+
+    def _plugins_changed(self) -> None:
+        """After one was added or removed."""
+
+    async def _plugin_is_set_up(self, name: str, plugin: Any) -> None:
+        """After the setup of one."""
+
+    async def _call_plugin(self, plugin: Any, method: str) -> None:
+        function = getattr(plugin, method, None)
+        if function is not None:
+            await maybe_await(function(self))
+
+    async def plugin_add(self, plugin: Any, name: str | None = None) -> dict[str, Any]:
+        """Set a plugin up, pickled or not; one of the same name is replaced."""
+        try:
+            if isinstance(plugin, (bytes, bytearray, memoryview)):
+                plugin = pickle.loads(plugin)
+            name = name or getattr(plugin, "name", None) or f"{type(plugin).__name__}-{uuid.uuid4()}"
+            if name in self.plugins:
+                await self.plugin_remove(name)
+            self.plugins[name] = plugin
+            self._plugins_changed()
+            await self._call_plugin(plugin, "setup")
+            await self._plugin_is_set_up(name, plugin)
+        except Exception as exc:  # user code
+            logger.exception("The %s plugin %s failed to set up", self.plugin_kind, name)
+            return dict(error_message(exc))
+        return {"status": "OK"}
+
+    async def plugin_remove(self, name: str) -> dict[str, Any]:
+        """Tear a plugin down."""
+        plugin = self.plugins.pop(name, None)
+        self._plugins_changed()
+        try:
+            await self._call_plugin(plugin, "teardown")
+        except Exception as exc:  # user code
+            logger.exception("The %s plugin %s failed to tear down", self.plugin_kind, name)
+            return dict(error_message(exc))
+        return {"status": "OK"}
 
 
 def install_upload(directory: str, filename: str, data: bytes, load: bool) -> list[Any]:

@@ -364,14 +364,17 @@ class RequestMethods(DataMethods):
         if idempotent is None:
             idempotent = bool(getattr(plugin, "idempotent", False))
 
-        async def call() -> Any:
-            reply = await getattr(self.scheduler, op)(
-                plugin=pickle.dumps(plugin), name=name, idempotent=idempotent
-            )
-            _raise_first_error(reply)
-            return reply
+        return self.sync(
+            self._request_on_all, op, plugin=pickle.dumps(plugin), name=name, idempotent=idempotent
+        )
 
-        return self.sync(call)
+    async def _request_on_all(self, op: str, **fields: Any) -> Any:
+        """A request that the scheduler answers with a reply for each server; raises the first error in them."""
+        reply = await getattr(self.scheduler, op)(**fields)
+        for response in (reply or {}).values() if isinstance(reply, dict) else ():
+            if isinstance(response, dict):
+                _raise_error(response)
+        return reply
 
     def register_worker_plugin(self, plugin: Any, name: str | None = None, nanny: Any = None) -> Any:
         """Former name of `register_plugin` for workers."""
@@ -390,13 +393,7 @@ class RequestMethods(DataMethods):
     def unregister_worker_plugin(self, name: str, nanny: bool = False) -> Any:
         """Remove a worker (or nanny) plugin everywhere."""
         op = "unregister_nanny_plugin" if nanny else "unregister_worker_plugin"
-
-        async def call() -> Any:
-            reply = await getattr(self.scheduler, op)(name=name)
-            _raise_first_error(reply)
-            return reply
-
-        return self.sync(call)
+        return self.sync(self._request_on_all, op, name=name)
 
     def unregister_scheduler_plugin(self, name: str) -> Any:
         """Remove a scheduler plugin."""
@@ -411,10 +408,9 @@ class RequestMethods(DataMethods):
                 (SchedulerUploadFile(filename, load), "register_scheduler_plugin"),
                 (UploadFile(filename, load), "register_worker_plugin"),
             ):
-                reply = await getattr(self.scheduler, op)(
-                    plugin=pickle.dumps(plugin), name=name, idempotent=False
+                reply = await self._request_on_all(
+                    op, plugin=pickle.dumps(plugin), name=name, idempotent=False
                 )
-                _raise_first_error(reply)
             return reply
 
         return self.sync(call)
@@ -454,14 +450,12 @@ def _listed(workers: Any) -> Any:
 
 def _result_of(response: Any) -> Any:
     """The result in a reply, or the error that it carries, raised."""
-    if response["status"] == "error":
-        _, exc, tb = clean_exception(**response)
-        raise exc.with_traceback(tb)
+    _raise_error(response)
     return response["result"]
 
 
-def _raise_first_error(reply: Any) -> None:
-    for response in (reply or {}).values() if isinstance(reply, dict) else ():
-        if isinstance(response, dict) and response.get("status") == "error":
-            _, exc, tb = clean_exception(**response)
-            raise exc.with_traceback(tb)
+def _raise_error(response: dict[str, Any]) -> None:
+    """Raise the error that a reply carries, if it does."""
+    if response.get("status") == "error":
+        _, exc, tb = clean_exception(**response)
+        raise exc.with_traceback(tb)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import queue
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from dask._expr import LLGExpr
@@ -25,6 +26,40 @@ from distributed.graph import LARGE_BYTES, Materialized, Row, RowBuilder
 Key = Any
 
 _SCALARS = frozenset((int, float, bool, str, bytes, type(None), complex))
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """The calls of one map; iterating gives the key and the positional arguments of each."""
+
+    func: Any
+    iterables: Sequence[Collection[Any]]
+    #: how many; iterables may be longer
+    total: int
+    #: given by the user; None: made of `base` and tokens
+    keys: list[Key] | None
+    base: str
+    token: str
+    pure: bool
+    kwargs: dict[str, Any]
+    #: data that all calls share
+    kwarg_nodes: dict[Key, DataNode]
+    annotations: dict[str, Any]
+
+    def __iter__(self) -> Iterator[tuple[Key, tuple[Any, ...]]]:
+        arguments = zip(*self.iterables, strict=False)
+        if self.keys is not None:
+            for key, args in zip(self.keys, arguments, strict=False):
+                validate_key(key)
+                yield key, args
+        elif self.pure:
+            base, token = self.base, self.token
+            for args in arguments:
+                yield base + call_token(token, args, {}), args
+        else:
+            stem = f"{self.base}{self.token}-"
+            for i, args in enumerate(arguments):
+                yield f"{stem}{i}", args
 
 
 class Submitting(Sending):
@@ -177,27 +212,14 @@ class Submitting(Sending):
                 raise ValueError("key lists some keys more than once")
         kwargs, kwarg_nodes = self._shared_kwargs(kwargs)
         annotations = self._task_annotations(workers, allow_other_workers, resources, retries, priority)
-        base = f"{name}-"
         token = function_token(func) + (str(tokenize(kwargs)) if kwargs else "") if pure else uuid.uuid4().hex
-        size = batch_size or CHUNK_ROWS
-        if not self._tables:
-            return self._map_expression(
-                func,
-                iterables,
-                total,
-                keys,
-                base,
-                token,
-                pure,
-                kwargs,
-                kwarg_nodes,
-                annotations,
-                fifo_timeout,
-            )
-        futures: list[Future] = []
-        parts = self._map_rows(
-            func, iterables, total, keys, base, token, pure, kwargs, kwarg_nodes, annotations, size, futures
+        calls = _Calls(
+            func, iterables, total, keys, f"{name}-", token, pure, kwargs, kwarg_nodes, annotations
         )
+        if not self._tables:
+            return self._map_expression(calls, fifo_timeout)
+        futures: list[Future] = []
+        parts = self._map_rows(calls, batch_size or CHUNK_ROWS, futures)
         self._send_rows(parts, None, self._begin(fifo_timeout), unwanted=kwarg_nodes)
         return futures
 
@@ -216,27 +238,16 @@ class Submitting(Sending):
                 out[name] = parse_input(value)
         return out, nodes
 
-    def _map_keys(self, base: str, token: str, pure: bool, args: tuple[Any, ...], i: int) -> str:
-        if pure:
-            return base + call_token(token, args, {})
-        return f"{base}{token}-{i}"
-
     def _map_rows(
-        self,
-        func: Any,
-        iterables: Sequence[Collection[Any]],
-        total: int,
-        keys: list[Key] | None,
-        base: str,
-        token: str,
-        pure: bool,
-        kwargs: dict[str, Any],
-        kwarg_nodes: dict[Key, DataNode],
-        annotations: dict[str, Any],
-        size: int,
-        futures_out: list[Future],
+        self, calls: _Calls, size: int, futures_out: list[Future]
     ) -> Iterator[tuple[list[Row], bool]]:
         """Rows of a map, chunk by chunk; futures are made as the rows are."""
+        func, kwargs, kwarg_nodes, annotations = (
+            calls.func,
+            calls.kwargs,
+            calls.kwarg_nodes,
+            calls.annotations,
+        )
         functions = Functions(self)
         builder = RowBuilder(functions)
         function = functions(func)
@@ -251,10 +262,7 @@ class Submitting(Sending):
         for node_key, node in kwarg_nodes.items():
             rows.append(builder.row(node_key, node, 0))
         i = 0
-        for args in zip(*iterables, strict=False):
-            key = keys[i] if keys is not None else self._map_keys(base, token, pure, args, i)
-            if keys is not None:
-                validate_key(key)
+        for key, args in calls:
             future = self._known_future(key) if key in known else None
             if future is not None:
                 futures_out.append(future)
@@ -284,35 +292,21 @@ class Submitting(Sending):
                     rows.append(row)
                 futures_out.append(Future(key, self, FutureState()))
             i += 1
-            if len(rows) >= size and i < total:
+            if len(rows) >= size and i < calls.total:
                 yield rows, False
                 rows = []
-        self._warn_if_large(builder, functions, {id(func): key} if total else {})
+        self._warn_if_large(builder, functions, {id(func): key} if i else {})
         yield rows, True
 
-    def _map_expression(
-        self,
-        func: Any,
-        iterables: Sequence[Collection[Any]],
-        total: int,
-        keys: list[Key] | None,
-        base: str,
-        token: str,
-        pure: bool,
-        kwargs: dict[str, Any],
-        kwarg_nodes: dict[Key, DataNode],
-        annotations: dict[str, Any],
-        fifo_timeout: Any,
-    ) -> list[Future]:
-        graph: dict[Key, GraphNode] = dict(kwarg_nodes)
+    def _map_expression(self, calls: _Calls, fifo_timeout: Any) -> list[Future]:
+        """The same for a scheduler that knows no tables."""
+        graph: dict[Key, GraphNode] = dict(calls.kwarg_nodes)
         futures = []
         order: dict[Key, int] = {}
-        for i, args in enumerate(zip(*iterables, strict=False)):
-            key = keys[i] if keys is not None else self._map_keys(base, token, pure, args, i)
-            validate_key(key)
+        for i, (key, args) in enumerate(calls):
             future = self._known_future(key)
             if future is None:
-                graph[key] = Task(key, func, *(parse_input(arg) for arg in args), **kwargs)
+                graph[key] = Task(key, calls.func, *(parse_input(arg) for arg in args), **calls.kwargs)
                 order[key] = i
                 future = Future(key, self, FutureState())
             futures.append(future)
@@ -320,8 +314,8 @@ class Submitting(Sending):
             self._send_expression(
                 _with_token(LLGExpr(graph)),
                 list(order),
-                annotations,
-                order if not kwarg_nodes else None,
+                calls.annotations,
+                order if not calls.kwarg_nodes else None,
                 fifo_timeout,
             )
         return futures

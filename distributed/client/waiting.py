@@ -53,12 +53,17 @@ def futures_of(o: Any, client: Any = None) -> list[Future]:
                 found[value] = None
     futures = list(reversed(found))
     if client is not None:
-        bad = [f for f in futures if f.cancelled()]
-        if bad:
-            raise FuturesCancelledError(
-                [FutureCancelledError(f.key, f._bound().reason, f._bound().msg) for f in bad]
-            )
+        _raise_if_cancelled(futures)
     return futures
+
+
+def _raise_if_cancelled(futures: Iterable[Future]) -> None:
+    """FuturesCancelledError names those of the futures that are cancelled."""
+    errors = [
+        FutureCancelledError(f.key, f._bound().reason, f._bound().msg) for f in futures if f.cancelled()
+    ]
+    if errors:
+        raise FuturesCancelledError(errors)
 
 
 async def _wait(fs: Any, timeout: Any = None, return_when: str = ALL_COMPLETED) -> DoneAndNotDoneFutures:
@@ -85,11 +90,7 @@ async def _wait(fs: Any, timeout: Any = None, return_when: str = ALL_COMPLETED) 
 
     await asyncio.wait_for(all_done(), seconds)
     done = {f for f in futures if f.done()}
-    cancelled = [f for f in done if f.status == "cancelled"]
-    if cancelled:
-        raise FuturesCancelledError(
-            [FutureCancelledError(f.key, f._bound().reason, f._bound().msg) for f in cancelled]
-        )
+    _raise_if_cancelled(done)
     return DoneAndNotDoneFutures(done, futures - done)
 
 

@@ -15,10 +15,10 @@ from dask.utils import parse_timedelta
 from tornado.ioloop import IOLoop
 
 from distributed.comm import Comm, CommClosedError, address_from_user_args, connect, normalize_address
-from distributed.core import Server, Status, error_message, maybe_await
+from distributed.core import Server, Status, error_message
 from distributed.nanny.process import TERMINATE_TIMEOUT_S, WorkerProcess
+from distributed.plugins import PluginHolder
 from distributed.preloading import process_preloads
-from distributed.protocol import pickle
 from distributed.requests import LogBuffer, run_user_function
 from distributed.security import Security
 from distributed.system import CPU_COUNT
@@ -35,7 +35,7 @@ RESTART_PAUSE_MAX_S = 10.0
 STEADY_S = 10.0
 
 
-class Nanny(Server):
+class Nanny(PluginHolder, Server):
     """Keeps a worker alive.
 
     Parameters
@@ -50,6 +50,7 @@ class Nanny(Server):
         dask configuration of the worker, on top of this process's.
     """
 
+    plugin_kind = "nanny"
     _instances: ClassVar[weakref.WeakSet[Nanny]] = weakref.WeakSet()
 
     def __init__(
@@ -334,12 +335,8 @@ class Nanny(Server):
         self.status = Status.closing
         for preload in self.preloads:
             await preload.teardown()
-        for plugin in list(self.plugins.values()):
-            if hasattr(plugin, "teardown"):
-                try:
-                    await maybe_await(plugin.teardown(self))
-                except Exception:  # a plugin's error must not keep us from closing
-                    logger.exception("A nanny plugin failed in teardown")
+        for name in list(self.plugins):
+            await self.plugin_remove(name)
         if self.process is not None:
             await self.process.stop(
                 timeout=timeout if timeout is not None else TERMINATE_TIMEOUT_S, reason=reason
@@ -358,30 +355,6 @@ class Nanny(Server):
         """Run a function in this process."""
         return await run_user_function(self, "dask_worker", function, args, kwargs, wait)
 
-    async def plugin_add(self, plugin: Any, name: str | None = None) -> Any:
-        """Set a plugin up; one with ``restart`` restarts the worker."""
-        try:
-            if isinstance(plugin, (bytes, bytearray, memoryview)):
-                plugin = pickle.loads(plugin)
-            name = name or getattr(plugin, "name", None) or f"{type(plugin).__name__}-{uuid.uuid4()}"
-            if name in self.plugins:
-                await self.plugin_remove(name)
-            self.plugins[name] = plugin
-            await maybe_await(plugin.setup(self))
-            if getattr(plugin, "restart", False) and self.status == Status.running:
-                await self.restart(reason=f"nanny-plugin-{name}-restart")
-        except Exception as exc:  # user code
-            logger.exception("Nanny plugin %s failed to set up", name)
-            return error_message(exc)
-        return {"status": "OK"}
-
-    async def plugin_remove(self, name: str) -> Any:
-        """Tear a plugin down."""
-        plugin = self.plugins.pop(name, None)
-        try:
-            if plugin is not None:
-                await maybe_await(plugin.teardown(self))
-        except Exception as exc:  # user code
-            logger.exception("Nanny plugin %s failed to tear down", name)
-            return error_message(exc)
-        return {"status": "OK"}
+    async def _plugin_is_set_up(self, name: str, plugin: Any) -> None:
+        if getattr(plugin, "restart", False) and self.status == Status.running:
+            await self.restart(reason=f"nanny-plugin-{name}-restart")

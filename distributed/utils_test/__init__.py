@@ -7,7 +7,6 @@ import contextlib
 import io
 import logging
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from tornado.ioloop import IOLoop
 
 from distributed.client import Client
+from distributed.utils import LoopRunner
 from distributed.utils_test.clusters import (
     cluster,
     config_for_cluster_tests,
@@ -122,25 +122,10 @@ def cleanup() -> Iterator[None]:
 @pytest.fixture
 def loop_in_thread(cleanup: None) -> Iterator[IOLoop]:
     """An event loop in a thread, for synchronous clients."""
-    ready = threading.Event()
-    holder: list[Any] = []
-
-    def run() -> None:
-        async def main() -> None:
-            stop = asyncio.Event()
-            holder.extend((IOLoop.current(), stop))
-            ready.set()
-            await stop.wait()
-
-        asyncio.run(main())
-
-    thread = threading.Thread(target=run, name="test IO loop", daemon=True)
-    thread.start()
-    ready.wait()
-    io_loop, stop = holder
-    yield io_loop
-    io_loop.asyncio_loop.call_soon_threadsafe(stop.set)
-    thread.join(10)
+    runner = LoopRunner(asynchronous=False)
+    runner.start()
+    yield runner.loop
+    runner.stop()
 
 
 @pytest.fixture

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 import time as time_module
-import uuid
 from collections.abc import Collection
 from typing import Any
 
 import dask.config
 
 from distributed.comm import Comm, get_address_host
-from distributed.core import ConnectionPool, Status, error_message, maybe_await
-from distributed.plugins import install_upload
-from distributed.protocol import Serialized, merge_and_deserialize, pickle, to_serialize
+from distributed.core import ConnectionPool, Status
+from distributed.plugins import PluginHolder, install_upload
+from distributed.protocol import Serialized, merge_and_deserialize, to_serialize
 from distributed.requests import LogBuffer, run_user_function
 from distributed.sizeof import safe_sizeof
 from distributed.utils_comm import gather_from_workers, get_data_from_worker
@@ -27,11 +26,11 @@ logger = logging.getLogger("distributed.worker")
 Key = Any
 
 
-class RequestHandlers(Inbox):
+class RequestHandlers(PluginHolder, Inbox):
     """Handlers of requests, and fetching from peers."""
 
     data: Any
-    plugins: dict[str, Any]
+    plugin_kind = "worker"
     local_directory: str
     scheduler_address: str
     _peer_pool: ConnectionPool | None = None
@@ -172,36 +171,7 @@ class RequestHandlers(Inbox):
         install_upload(self.local_directory, filename, content, load)
         return {"status": "OK", "nbytes": len(content)}
 
-    async def plugin_add(self, plugin: Any, name: str | None = None) -> dict[str, Any]:
-        """Set a plugin up; one of the same name is replaced."""
-        try:
-            if isinstance(plugin, (bytes, bytearray, memoryview)):
-                plugin = pickle.loads(plugin)
-            name = name or getattr(plugin, "name", None) or f"{type(plugin).__name__}-{uuid.uuid4()}"
-            if name in self.plugins:
-                await self.plugin_remove(name)
-            self.plugins[name] = plugin
-            self._observe_plugins()
-            if hasattr(plugin, "setup"):
-                await maybe_await(plugin.setup(worker=self))
-        except Exception as exc:  # user code
-            logger.exception("Worker plugin %s failed to set up", name)
-            return dict(error_message(exc))
-        return {"status": "OK"}
-
-    async def plugin_remove(self, name: str) -> dict[str, Any]:
-        """Tear a plugin down."""
-        plugin = self.plugins.pop(name, None)
-        self._observe_plugins()
-        try:
-            if plugin is not None and hasattr(plugin, "teardown"):
-                await maybe_await(plugin.teardown(worker=self))
-        except Exception as exc:  # user code
-            logger.exception("Worker plugin %s failed to tear down", name)
-            return dict(error_message(exc))
-        return {"status": "OK"}
-
-    def _observe_plugins(self) -> None:
+    def _plugins_changed(self) -> None:
         def observer(transition: Any) -> Any:
             def observe(*args: Any) -> None:
                 try:

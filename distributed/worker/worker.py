@@ -41,7 +41,7 @@ from distributed.comm import (
 from distributed.comm.handshake import TASK_BATCHES
 from distributed.comm.offload import get_offload_executor
 from distributed.context import current_key, current_worker
-from distributed.core import Status, maybe_await
+from distributed.core import Status
 from distributed.exceptions import Reschedule
 from distributed.metrics import monotonic, time
 from distributed.preloading import process_preloads
@@ -700,12 +700,8 @@ class Worker(RequestHandlers):
                 await asyncio.wait_for(self.rpc(self.nanny).close_gracefully(reason=reason), 5)
         for preload in self.preloads:
             await preload.teardown()
-        for plugin in list(self.plugins.values()):
-            if hasattr(plugin, "teardown"):
-                try:
-                    await maybe_await(plugin.teardown(worker=self))
-                except Exception:  # a plugin's error must not keep the worker from closing
-                    logger.exception("A worker plugin failed in teardown")
+        for name in list(self.plugins):
+            await self.plugin_remove(name)
         for task in list(self._async_tasks.values()):
             task.cancel()
         if self._deadline is not None:
