@@ -17,7 +17,9 @@ import pandas as pd
 
 from distributed import Client
 from distributed.benchmarks.sides import LocalProcesses
+from distributed.comm import offload
 from distributed.diagnostics.progressbar import progress
+from distributed.protocol import sizing
 
 #: at least as many partitions as months
 PARTITIONS = 12
@@ -78,9 +80,6 @@ def chart(delays: pd.DataFrame, path: str) -> None:
 
 def scheduler_counters(dask_scheduler: Any) -> dict[str, int]:
     """What the scheduler's process has done for the messages it relayed."""
-    from distributed.comm import offload
-    from distributed.protocol import sizing
-
     return {
         "sizing calls": sizing.counters.calls,
         "offloads": offload.counters.handoffs,

@@ -1,6 +1,6 @@
 """The workloads: what a client does, through the public API only.
 
-Runs under any implementation of ``distributed``, therefore it must import nothing of this package's own. A workload is built before the clock
+Runs under any implementation of ``distributed``, therefore it must import nothing that only this one has. A workload is built before the clock
 starts; its ``run`` returns how many tasks it ran and, where it makes sense, further figures.
 """
 
@@ -10,6 +10,8 @@ import operator
 import time
 from collections.abc import Callable
 from typing import Any
+
+from distributed import wait
 
 Result = dict[str, Any]
 
@@ -37,8 +39,6 @@ class Map(Workload):
     """``client.map(inc, range(n))``, then wait."""
 
     def run(self) -> Result:
-        from distributed import wait
-
         self.futures = self.client.map(inc, range(self.n))
         wait(self.futures)
         return {"tasks": self.n}
@@ -62,8 +62,6 @@ class Submit(Workload):
     """`n` calls of ``client.submit``, then wait."""
 
     def run(self) -> Result:
-        from distributed import wait
-
         self.futures = [self.client.submit(inc, i) for i in range(self.n)]
         wait(self.futures)
         return {"tasks": self.n}
@@ -169,8 +167,6 @@ class Live(Workload):
     """`n` finished tasks kept alive: memory per task on each role."""
 
     def run(self) -> Result:
-        from distributed import wait
-
         self.futures = self.client.map(inc, range(self.n), batch_size=10_000)
         wait(self.futures)
         return {"tasks": self.n, "live": self.n}

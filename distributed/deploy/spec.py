@@ -152,8 +152,8 @@ class SpecCluster(Cluster):
         self._instances.add(self)
         if not self.called_from_running_loop:
             self._loop_runner.start()
-            self.sync(self._start)
             try:
+                self.sync(self._start)
                 self.sync(self._correct_state)
             except Exception:
                 self.sync(self._close)
