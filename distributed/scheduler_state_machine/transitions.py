@@ -231,9 +231,10 @@ def to_forgotten(m: MachineCore, ts: TaskState) -> None:
         dts.discard_waiter(ts)
         m.maybe_let_go(dts)
     ts.dependencies = frozenset()
+    reason = "lost dependencies" if ts.has_lost_dependencies else "already forgotten"
     for cs in ts.who_wants:
         if not cs.pseudo:
-            m.out.append(ReportCancelled(cs.client_key, (ts.key,), "already forgotten", None))
+            m.out.append(ReportCancelled(cs.client_key, (ts.key,), reason, None))
         cs.unwant(ts)
     m.set_state(ts, "forgotten")
     m.drop_task(ts)

@@ -436,7 +436,7 @@ def test_malformed_rows_name_what_is_wrong() -> None:
 def test_lost_dependencies_cancel() -> None:
     d = Driver()
     d.graph({"y": ["gone"]})
-    assert d.take(ReportCancelled) == [ReportCancelled("c", ("y",), "already forgotten", None)]
+    assert d.take(ReportCancelled) == [ReportCancelled("c", ("y",), "lost dependencies", None)]
     d.nothing_else()
     assert not d.machine.tasks, [
         (t, t.who_wants, t.dependents, t.waiters, d.machine.story(t.key))

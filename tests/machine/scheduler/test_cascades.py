@@ -144,7 +144,7 @@ def test_a_row_on_a_forgotten_row_is_reported(last: bool) -> None:
     d.send(ev.WorkerRemoved(A, True, "w"))
     d.out.clear()
     d.send(ev.GraphRowsAdded("c", 9, [("y", (1, b"", None), [0], 1, None)], True, last))
-    assert d.take(ReportCancelled) == [ReportCancelled("c", ("y",), "already forgotten", None)]
+    assert d.take(ReportCancelled) == [ReportCancelled("c", ("y",), "lost dependencies", None)]
     d.send(ev.GraphCommitted("c", 9, ()))
     d.nothing_else()
     assert not d.machine.tasks
