@@ -16,6 +16,7 @@ from tornado.ioloop import IOLoop
 
 from distributed.comm import Comm, CommClosedError, address_from_user_args, connect, normalize_address
 from distributed.core import Server, Status, error_message
+from distributed.nanny.memory import NannyMemoryManager
 from distributed.nanny.process import TERMINATE_TIMEOUT_S, WorkerProcess
 from distributed.plugins import PluginHolder
 from distributed.preloading import process_preloads
@@ -24,7 +25,7 @@ from distributed.security import Security
 from distributed.system import CPU_COUNT
 from distributed.utils import import_term, parse_ports
 from distributed.worker import Worker
-from distributed.worker_memory import parse_memory_limit
+from distributed.worker_memory import MemorySettings, parse_memory_limit
 
 logger = logging.getLogger("distributed.nanny")
 
@@ -139,6 +140,9 @@ class Nanny(PluginHolder, Server):
             **worker_kwargs,
         }
         self.process: WorkerProcess | None = None
+        self.memory_manager = NannyMemoryManager(
+            MemorySettings.from_config(), self.memory_limit, lambda: self.pid, self._on_memory_exceeded
+        )
         self.plugins: dict[str, Any] = {}
         self.auto_restart = True
         self._restart_pause = RESTART_PAUSE_S
@@ -220,6 +224,7 @@ class Nanny(PluginHolder, Server):
         await self._report_start(comm, "ok")
         if self.worker_address is None:
             raise RuntimeError("the worker did not start")
+        self.run_in_background(self.memory_manager.run(), name="memory monitor")
         return self
 
     async def _register(self) -> Comm:
@@ -261,6 +266,30 @@ class Nanny(PluginHolder, Server):
                 raise
             logger.info("Nanny %r started a worker at %s", self.address, process.worker_address)
             return process.status
+
+    def _on_memory_exceeded(self, memory: int) -> None:
+        """The worker takes too much: end it at once. Whoever looks for the reason finds it among the events of its address."""
+        process = self.process
+        if process is None:
+            return
+        process.kill()
+        self.run_in_background(
+            self._report_event(
+                process.worker_address,
+                {
+                    "action": "worker-memory-exceeded",
+                    "memory": memory,
+                    "memory_limit": self.memory_limit,
+                    "pid": process.pid,
+                },
+            ),
+            name="report memory",
+        )
+
+    async def _report_event(self, topic: str | None, msg: dict[str, Any]) -> None:
+        if topic is not None:
+            with contextlib.suppress(OSError):  # the scheduler has gone: nobody is left to read it
+                await self.scheduler.log_event(topic=topic, msg=msg)
 
     def _on_worker_exit(self, process: WorkerProcess, code: int | None) -> None:
         """The worker's process has ended."""

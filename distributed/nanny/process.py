@@ -129,6 +129,11 @@ class WorkerProcess:
         """Whether the process runs."""
         return self.status in (Status.starting, Status.running, Status.stopping) and self.process.is_alive()
 
+    def kill(self) -> None:
+        """End the process at once, if there is one."""
+        if not self.exited.done() and self.process.pid is not None:
+            self.process.kill()
+
     async def stop(self, timeout: float = TERMINATE_TIMEOUT_S, reason: str = "nanny-kill") -> None:
         """Ask the worker to stop; kill the process if it does not in time."""
         if self.exited.done() or self.process.pid is None:

@@ -101,8 +101,8 @@ WORTHWHILE_RATIO = 0.7
 _random = random.Random(0)
 
 
-def resolve_compression(setting: str | bool | None) -> str | None:
-    """The codec that a configuration value stands for.
+def resolve_compression(setting: str | bool | None, key: str = "distributed.comm.compression") -> str | None:
+    """The codec that the value of a configuration key stands for.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def resolve_compression(setting: str | bool | None) -> str | None:
         return setting
     known = sorted(name for name in codecs if isinstance(name, str))
     raise ValueError(
-        f"invalid compression {setting!r}: distributed.comm.compression must be false, 'auto' or one of {known} (others need a library to be installed)"
+        f"invalid compression {setting!r}: {key} must be false, 'auto' or one of {known} (others need a library to be installed)"
     )
 
 

@@ -9,6 +9,7 @@ from distributed.scheduler.scheduler import Scheduler, heartbeat_interval, logge
 from distributed.scheduler_state_machine import (
     ClientState,
     KilledWorker,
+    MemoryState,
     NoValidWorkerError,
     NoWorkerError,
     TaskGroup,
@@ -17,13 +18,14 @@ from distributed.scheduler_state_machine import (
     WorkerState,
 )
 
-for _cls in (Scheduler, ClientState, TaskGroup, TaskPrefix, TaskState, WorkerState):
+for _cls in (Scheduler, ClientState, MemoryState, TaskGroup, TaskPrefix, TaskState, WorkerState):
     _cls.__module__ = "distributed.scheduler"
 del _cls
 
 __all__ = [
     "ClientState",
     "KilledWorker",
+    "MemoryState",
     "NoValidWorkerError",
     "NoWorkerError",
     "Scheduler",

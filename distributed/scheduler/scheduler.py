@@ -746,7 +746,12 @@ class Scheduler(AdminHandlers):
         ws.time_delay = local - now
         ws.metrics = metrics
         bandwidth = (metrics.get("bandwidth") or {}).get("total")
-        self.deliver(ev.WorkerHeartbeat(address, bandwidth, executing or {}))
+        spilled = (metrics.get("spilled_bytes") or {}).get("memory", 0)
+        self.deliver(
+            ev.WorkerHeartbeat(
+                address, bandwidth, executing or {}, int(metrics.get("memory", 0)), int(spilled)
+            )
+        )
         if resources:
             self.deliver(ev.WorkerResourcesSet(address, resources, "heartbeat"))
         return {

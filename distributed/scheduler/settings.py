@@ -37,6 +37,9 @@ def scheduler_settings(
             get("distributed.scheduler.allowed-failures") if allowed_failures is None else allowed_failures
         ),
         worker_saturation=parse_saturation(get("distributed.scheduler.worker-saturation")),
+        recent_to_old_time_s=parse_timedelta(
+            get("distributed.worker.memory.recent-to-old-time"), default="s"
+        ),
         unknown_task_duration_s=parse_timedelta(
             get("distributed.scheduler.unknown-task-duration"), default="s"
         ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from distributed.scheduler_state_machine.errors import KilledWorker, NoValidWorkerError, NoWorkerError
 from distributed.scheduler_state_machine.machine import SchedulerMachine
+from distributed.scheduler_state_machine.memory import MemoryState
 from distributed.scheduler_state_machine.settings import SchedulerSettings
 from distributed.scheduler_state_machine.state import (
     ClientState,
@@ -20,6 +21,7 @@ from distributed.scheduler_state_machine.state import (
 __all__ = [
     "ClientState",
     "KilledWorker",
+    "MemoryState",
     "NoValidWorkerError",
     "NoWorkerError",
     "SchedulerMachine",

@@ -49,11 +49,13 @@ class WorkerStatusChanged(NamedTuple):
 
 
 class WorkerHeartbeat(NamedTuple):
-    """Measurements: bytes per second to peers, and how long the tasks have been running there, seconds."""
+    """Measurements: bytes per second to peers, how long the tasks have been running there (seconds), bytes of the process and of results on disk."""
 
     address: str
     bandwidth: float | None
     executing: Mapping[Key, float]
+    memory: int = 0
+    spilled: int = 0
 
 
 class WorkerResourcesSet(NamedTuple):

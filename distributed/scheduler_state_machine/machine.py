@@ -202,6 +202,7 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
         if event.bandwidth:
             ws.bandwidth = event.bandwidth
             self.bandwidth += 0.1 * (event.bandwidth - self.bandwidth)
+        ws.measured_memory(self.now, event.memory, event.spilled, self.settings.recent_to_old_time_s)
         for key, seconds in event.executing.items():
             ts = self.tasks.get(key)
             if ts is None or ts.processing_on is not ws or ts in ws.long_running:

@@ -28,6 +28,8 @@ class SchedulerSettings:
     rootish_taskgroup: int = 5
     #: ... which hold fewer tasks than this
     rootish_taskgroup_dependencies: int = 5
+    #: memory besides results counts as old after this
+    recent_to_old_time_s: float = 30.0
     #: transitions remembered for stories; 0: none
     story_length: int = 1000
     #: check all invariants after each event

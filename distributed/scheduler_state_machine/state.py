@@ -6,10 +6,13 @@ a live task costs no set of its own. Always replace such a set, through the muta
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 from dask.utils import key_split
+
+from distributed.scheduler_state_machine.memory import MemoryState
 
 Key = Any
 
@@ -282,6 +285,8 @@ class WorkerState:
         "local_directory",
         "long_running",
         "memory_limit",
+        "memory_process",
+        "memory_spilled",
         "metrics",
         "name",
         "nanny",
@@ -296,6 +301,7 @@ class WorkerState:
         "services",
         "status",
         "time_delay",
+        "unmanaged_history",
         "used_resources",
         "versions",
     )
@@ -331,6 +337,10 @@ class WorkerState:
         self.actors: set[TaskState] = set()
         #: bytes of `has_what`
         self.nbytes = 0
+        #: measured by the worker: bytes of its process, and of results that it has on disk
+        self.memory_process = self.memory_spilled = 0
+        #: (time, bytes besides results) of the last while, oldest first
+        self.unmanaged_history: deque[tuple[float, int]] = deque()
         #: sum of `processing`
         self.occupancy = 0.0
         self.functions: set[FunctionEntry] = set()
@@ -347,6 +357,23 @@ class WorkerState:
     def executing(self) -> dict[TaskState, float]:
         """Tasks sent here; which of them run is the worker's to know."""
         return self.processing
+
+    @property
+    def memory(self) -> MemoryState:
+        """What its memory is made of."""
+        managed = max(0, min(self.nbytes - self.memory_spilled, self.memory_process))
+        old = min((unmanaged for _, unmanaged in self.unmanaged_history), default=0)
+        return MemoryState(
+            self.memory_process, min(old, self.memory_process - managed), managed, self.memory_spilled
+        )
+
+    def measured_memory(self, now: float, process: int, spilled: int, recent_to_old_s: float) -> None:
+        """A measurement of the worker."""
+        self.memory_process, self.memory_spilled = process, spilled
+        history = self.unmanaged_history
+        while history and history[0][0] < now - recent_to_old_s:
+            history.popleft()
+        history.append((now, max(0, process - max(0, self.nbytes - spilled))))
 
     def add_replica(self, ts: TaskState) -> None:
         """This worker holds the result of a task."""

@@ -15,6 +15,7 @@ from distributed.plugins import PluginHolder, install_upload
 from distributed.protocol import Serialized, merge_and_deserialize, to_serialize
 from distributed.requests import LogBuffer, run_user_function
 from distributed.sizeof import safe_sizeof
+from distributed.spill import SpillBuffer
 from distributed.utils_comm import gather_from_workers, get_data_from_worker
 from distributed.versions import get_versions
 from distributed.worker.execution import failed, frames_of_thread
@@ -30,6 +31,7 @@ class RequestHandlers(PluginHolder, Inbox):
     """Handlers of requests, and fetching from peers."""
 
     data: Any
+    _spill: SpillBuffer | None
     plugin_kind = "worker"
     local_directory: str
     scheduler_address: str
@@ -78,8 +80,9 @@ class RequestHandlers(PluginHolder, Inbox):
         self.outgoing_now += 1
         self.outgoing_count += 1
         try:
-            data = self.data
-            found = {key: to_serialize(data[key]) for key in keys if key in data}
+            values = await self._values(keys)
+            found = {key: to_serialize(value) for key, value in values.items()}
+            del values
             await comm.write({"status": "OK", "data": found}, serializers=serializers)
             # values are not kept alive while the peer unpickles them
             del found
@@ -90,12 +93,35 @@ class RequestHandlers(PluginHolder, Inbox):
             self.outgoing_now -= 1
         return Status.dont_reply
 
+    async def _values(self, keys: Collection[Key]) -> dict[Key, Any]:
+        """Those of the values that are here; from disk if need be."""
+        if self._spill is not None:
+            return await self._spill.get_many(keys)
+        data = self.data
+        return {key: data[key] for key in keys if key in data}
+
+    def _store(self, key: Key, value: Any, nbytes: int) -> None:
+        if self._spill is None:
+            self.data[key] = value
+        else:
+            self._spill.store(key, value, nbytes)
+
+    def _drop_values(self, keys: Collection[Key]) -> None:
+        if self._spill is None:
+            data = self.data
+            for key in keys:
+                data.pop(key, None)
+        else:
+            drop = self._spill.drop
+            for key in keys:
+                drop(key)
+
     def update_data(self, data: dict[Key, Any], stimulus_id: str | None = None) -> dict[str, Any]:
         """Store values that somebody sends; whoever sends them tells the scheduler."""
         nbytes = {}
         for key, value in data.items():
-            self.data[key] = value
             nbytes[key] = safe_sizeof(value)
+            self._store(key, value, nbytes[key])
         self.deliver(ev.DataStored(nbytes))
         return {"status": "OK", "nbytes": nbytes}
 
@@ -155,8 +181,8 @@ class RequestHandlers(PluginHolder, Inbox):
                 now = time_module.time()
                 undecodable[key] = failed(key, -1, exc, now, now)
                 continue
-            self.data[key] = value
             nbytes[key] = safe_sizeof(value)
+            self._store(key, value, nbytes[key])
         return ev.GatherDone(worker, keys, "ok", nbytes, undecodable)
 
     # --- running functions ---------------------------------------------------------------------------------

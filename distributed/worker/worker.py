@@ -47,14 +47,16 @@ from distributed.metrics import monotonic, time
 from distributed.preloading import process_preloads
 from distributed.requests import LogBuffer
 from distributed.security import Security
+from distributed.spill import SpillBuffer
 from distributed.system import CPU_COUNT
 from distributed.utils import parse_ports
 from distributed.versions import get_versions
 from distributed.worker.execution import FunctionTable, failed, prepare, run_elsewhere, succeeded
+from distributed.worker.memory import MemoryManager
 from distributed.worker.outbox import Outbox
 from distributed.worker.requests import RequestHandlers
 from distributed.worker.threads import Offer, TaskThreads
-from distributed.worker_memory import parse_memory_limit
+from distributed.worker_memory import MemorySettings, parse_memory_limit
 from distributed.worker_state_machine import WorkerMachine, WorkerSettings
 from distributed.worker_state_machine import events as ev
 from distributed.worker_state_machine import instructions as ins
@@ -99,13 +101,13 @@ class Worker(RequestHandlers):
     nthreads
         Tasks that run at once; default: the cores of the machine.
     memory_limit
-        See `parse_memory_limit`. Reported to the scheduler; spilling to disk is not in this release.
+        See `parse_memory_limit`. Near it results go to disk, then no further task starts (configuration ``distributed.worker.memory``).
     executor
         An ``Executor``, or a dict of them, for tasks with the annotation ``executor`` (name ``"default"``: for all tasks).
     resources
         Amounts of abstract resources that tasks may ask for.
     data
-        A mutable mapping for the results, or a callable that makes one.
+        A mutable mapping for the results, or a callable that makes one; results are not spilled then.
     death_timeout
         Give up if the scheduler cannot be reached for this long.
     lifetime, lifetime_stagger, lifetime_restart, profile_cycle_interval, low_level_profiler, dashboard, dashboard_address, services
@@ -199,6 +201,17 @@ class Worker(RequestHandlers):
         )
         #: key -> value
         self.data: Any = data() if callable(data) else {} if data is None else data
+        #: the same, if results may go to disk
+        self._spill: SpillBuffer | None = None
+        self._may_spill = data is None
+        self._process = psutil.Process()
+        self.memory_manager = MemoryManager(
+            MemorySettings.from_config(),
+            self.memory_limit,
+            measure=lambda: int(self._process.memory_info().rss),
+            pause=self._pause_for_memory,
+            resume=self._resume_from_memory,
+        )
         self.functions = FunctionTable()
         self.threads: TaskThreads | None = None
         self.stream = Stream()
@@ -220,7 +233,6 @@ class Worker(RequestHandlers):
         self._client_lock = threading.Lock()
         self._deadline: asyncio.TimerHandle | None = None
         self._async_tasks: dict[Key, asyncio.Task[None]] = {}
-        self._process = psutil.Process()
         self._local_directory_arg = local_directory
         self.local_directory = ""
         self._owns_directory = False
@@ -293,14 +305,12 @@ class Worker(RequestHandlers):
         machine = self.machine
         out = machine.settle()
         outbox = self._outbox
-        data = self.data
         for item in out:
             kind = type(item)
             if kind is ins.Execute:
                 self._execute(item)  # type: ignore[arg-type]
             elif kind is ins.DropData:
-                for key in item.keys:  # type: ignore[union-attr]
-                    data.pop(key, None)
+                self._drop_values(item.keys)  # type: ignore[union-attr]
             elif kind is ins.GatherData:
                 self.run_in_background(self._gather(item), name=f"gather from {item.worker}")  # type: ignore[union-attr,arg-type]
             elif outbox is not None and not self.stream.closed():
@@ -325,11 +335,37 @@ class Worker(RequestHandlers):
     # --- executing -----------------------------------------------------------------------------------------
 
     def _execute(self, item: ins.Execute) -> None:
-        key, run_id, spec, deps, actor, annotations = item
-        values = None
-        if deps:
+        deps = item.deps
+        if not deps:
+            self._start(item, None)
+        elif self._spill is None:
             data = self.data
-            values = {dep: data[dep] for dep in deps}
+            self._start(item, {dep: data[dep] for dep in deps})
+        elif (values := self._spill.get_now(deps)) is not None:
+            self._start(item, values)
+        else:
+            self.run_in_background(self._restore_and_start(item), name=f"restore inputs of {item.key}")
+
+    async def _restore_and_start(self, item: ins.Execute) -> None:
+        """Some inputs are on disk."""
+        assert self._spill is not None, "inputs are on disk where there is one"
+        try:
+            values = await self._spill.get_many(item.deps or ())
+        except Exception as exc:  # the file cannot be read, or the value not be unpickled
+            self._fail_later(item.key, item.run_id, exc)
+            return
+        missing = [dep for dep in item.deps or () if dep not in values]
+        if missing:
+            # freed meanwhile, as the task will have been
+            self._fail_later(
+                item.key, item.run_id, KeyError(f"inputs were freed while they were read: {missing}")
+            )
+        elif self.status not in (Status.closing, Status.closed):
+            self._start(item, values)
+
+    def _start(self, item: ins.Execute, values: dict[Key, Any] | None) -> None:
+        """Give a task to who runs it."""
+        key, run_id, spec, _, actor, annotations = item
         executor = annotations.get("executor", "default") if annotations else "default"
         if actor:
             self._fail_later(key, run_id, NotImplementedError("actors are not available in this release"))
@@ -419,11 +455,14 @@ class Worker(RequestHandlers):
     def _finish_tasks(self, results: list[Any]) -> None:
         """On the loop: results of a burst, from threads and coroutines."""
         events: list[ev.Event] = []
-        data = self.data
+        data, spill = self.data, self._spill
         for result in results:
             if type(result) is tuple:
                 report, value = result
-                data[report.key] = value
+                if spill is None:
+                    data[report.key] = value
+                else:
+                    spill.store(report.key, value, report.nbytes)
                 events.append(report)
             elif type(result) is CoroutineCall:
                 self._async_tasks[result.key] = asyncio.ensure_future(self._run_coroutine(result))
@@ -474,6 +513,8 @@ class Worker(RequestHandlers):
         self.log_buffer = LogBuffer(dask.config.get("distributed.admin.log-length") or 10_000)
         logger.addHandler(self.log_buffer)
         self._make_directory()
+        if self._may_spill and self.memory_manager.spills:
+            self.data = self._spill = self.memory_manager.make_data(self.local_directory)
         self.threads = TaskThreads(
             self.nthreads,
             self._run_offer,
@@ -589,6 +630,7 @@ class Worker(RequestHandlers):
         self.run_in_background(self._follow_scheduler(comm), name="scheduler stream")
         self.run_in_background(self._heartbeats(), name="heartbeats")
         self.run_in_background(self._keep_alive(), name="keep-alive")
+        self.run_in_background(self.memory_manager.run(), name="memory monitor")
 
     def startup(self) -> dict[str, Any]:
         """User-defined facts for the worker's identity."""
@@ -643,13 +685,29 @@ class Worker(RequestHandlers):
             interval = reply["heartbeat-interval"]
 
     def on_worker_status_change(self, status: str, stimulus_id: str) -> None:
-        new = Status[status]
         if self.status in (Status.running, Status.paused, Status.closing_gracefully):
-            self.status = new
-            self.deliver(ev.Resumed(stimulus_id) if new == Status.running else ev.Paused(stimulus_id))
+            self._change_status(Status[status], stimulus_id)
+        else:
+            self._tell_status(stimulus_id)
+
+    def _change_status(self, status: Status, stimulus_id: str) -> None:
+        """Take up or leave off starting tasks, and tell the scheduler."""
+        self.status = status
+        self.deliver(ev.Resumed(stimulus_id) if status == Status.running else ev.Paused(stimulus_id))
+        self._tell_status(stimulus_id)
+
+    def _tell_status(self, stimulus_id: str) -> None:
         self.stream.send(
             {"op": "worker-status-change", "status": self.status.name, "stimulus_id": stimulus_id}
         )
+
+    def _pause_for_memory(self) -> None:
+        if self.status == Status.running and not self.stream.closed():
+            self._change_status(Status.paused, f"worker-memory-pause-{time()}")
+
+    def _resume_from_memory(self) -> None:
+        if self.status == Status.paused and not self.stream.closed():
+            self._change_status(Status.running, f"worker-memory-resume-{time()}")
 
     def on_close(
         self, reason: str = "", timeout: float | None = None, executor_wait: bool = True, nanny: bool = True
@@ -729,6 +787,8 @@ class Worker(RequestHandlers):
             self.threads.close()
         for executor in self.executors.values():
             executor.shutdown(wait=False)
+        if self._spill is not None:
+            self._spill.close()
         if self._owns_directory:
             with contextlib.suppress(ValueError):
                 sys.path.remove(self.local_directory)
@@ -766,12 +826,16 @@ class Worker(RequestHandlers):
     def get_metrics(self) -> dict[str, Any]:
         """What a heartbeat reports."""
         machine = self.machine
+        spilled = 0 if self._spill is None else self._spill.spilled_memory
         out: dict[str, Any] = {
             "task_counts": self.task_counts(),
             "bandwidth": {"total": self.bandwidth, "workers": {}, "types": {}},
             "digests_total_since_heartbeat": {},
-            "managed_bytes": machine.nbytes,
-            "spilled_bytes": {"memory": 0, "disk": 0},
+            "managed_bytes": machine.nbytes - spilled,
+            "spilled_bytes": {
+                "memory": spilled,
+                "disk": 0 if self._spill is None else self._spill.spilled_disk,
+            },
             "transfer": {
                 "incoming_bytes": machine.inflight_bytes,
                 "incoming_count": len(machine.in_flight_workers),
@@ -795,11 +859,13 @@ class Worker(RequestHandlers):
     def task_counts(self) -> dict[str, int]:
         """Tasks per state, the common states only."""
         machine = self.machine
+        on_disk = 0 if self._spill is None else len(self._spill.on_disk())
         return {
             "executing": len(machine.executing),
             "long-running": len(machine.long_running),
             "missing": len(machine.missing),
-            "memory": len(self.data),
+            "memory": len(self.data) - on_disk,
+            **({"disk": on_disk} if on_disk else {}),
         }
 
     def executing_times(self) -> dict[Key, float]:
