@@ -57,6 +57,7 @@ class Inbox(Server):
             "worker-status-change": self.on_worker_status_change,
             "request-refresh-who-has": self.on_request_refresh_who_has,
             "reschedule": self.on_reschedule,
+            "steal-response": self.on_steal_response,
             "long-running": self.on_long_running,
             "log-event": self.on_worker_log_event,
             "keep-alive": self.on_keep_alive,
@@ -334,6 +335,9 @@ class Inbox(Server):
 
     def on_reschedule(self, worker: str, key: Key, stimulus_id: str) -> None:
         self.deliver(ev.TaskRescheduled(worker, key, stimulus_id))
+
+    def on_steal_response(self, worker: str, key: Key, state: str | None, stimulus_id: str) -> None:
+        self.deliver(ev.StealAnswered(worker, key, state, stimulus_id))
 
     def on_long_running(
         self, worker: str, key: Key, run_id: int, compute_duration: float | None, stimulus_id: str

@@ -179,6 +179,8 @@ class Outbox:
         elif isinstance(item, ins.ForgetFunctions):
             if peer.batches:
                 peer.send({"op": "forget-functions", "ids": list(item.ids)})
+        elif isinstance(item, ins.RequestSteal):
+            peer.send({"op": "steal-request", "key": item.key, "stimulus_id": item.stimulus_id})
         elif isinstance(item, ins.RemoveReplicas):
             peer.send({"op": "remove-replicas", "keys": list(item.keys), "stimulus_id": stimulus_id})
         elif isinstance(item, ins.RefreshWhoHas):

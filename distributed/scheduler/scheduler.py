@@ -77,6 +77,12 @@ def connection_limit() -> int:
     return max(64, min(soft, 2**20) // 2)
 
 
+#: pause before idle workers take over tasks of others, seconds: at the end of a burst, most of them get tasks anyway
+BALANCE_DELAY_S = 0.02
+#: the same per worker: to look at all of them takes time
+BALANCE_DELAY_PER_WORKER_S = 2e-4
+
+
 class Scheduler(AdminHandlers):
     """Coordinates tasks between clients and workers.
 
@@ -178,6 +184,7 @@ class Scheduler(AdminHandlers):
         self._status_watchers: dict[Comm, asyncio.Queue[tuple[str, Any]]] = {}
         self._intake_numbers = itertools.count(-1, -1)
         self._deadline: asyncio.TimerHandle | None = None
+        self._balance: asyncio.TimerHandle | None = None
         limit = connection_limit if connection_limit is not None else globals()["connection_limit"]()
         super().__init__(
             blocked_handlers=blocked_handlers,
@@ -310,6 +317,16 @@ class Scheduler(AdminHandlers):
             self.outbox.dispatch(out, machine.stimulus_id)
         if machine.settings.no_workers_timeout_s is not None:
             self._set_deadline()
+        if machine.starving and self._balance is None:
+            self._balance = asyncio.get_running_loop().call_later(
+                max(BALANCE_DELAY_S, BALANCE_DELAY_PER_WORKER_S * len(machine.workers)), self._balance_now
+            )
+
+    def _balance_now(self) -> None:
+        """Have tasks moved from workers that have too many to those that have none."""
+        self._balance = None
+        if self.status == Status.running:
+            self.deliver(ev.BalanceDue("balance"))
 
     def _set_deadline(self) -> None:
         if self._deadline is not None:
@@ -383,6 +400,8 @@ class Scheduler(AdminHandlers):
                 await self._plugin_call(plugin.before_close)
         for preload in self.preloads:
             await preload.teardown()
+        if self._balance is not None:
+            self._balance.cancel()
         if self._deadline is not None:
             self._deadline.cancel()
         if was_running:

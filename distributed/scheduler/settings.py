@@ -37,6 +37,7 @@ def scheduler_settings(
             get("distributed.scheduler.allowed-failures") if allowed_failures is None else allowed_failures
         ),
         worker_saturation=parse_saturation(get("distributed.scheduler.worker-saturation")),
+        work_stealing=bool(get("distributed.scheduler.work-stealing")),
         recent_to_old_time_s=parse_timedelta(
             get("distributed.worker.memory.recent-to-old-time"), default="s"
         ),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from random import Random
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distributed.scheduler_state_machine.instructions import (
     ComputeTask,
@@ -30,6 +30,9 @@ from distributed.scheduler_state_machine.state import (
     group_name,
     prefix_name,
 )
+
+if TYPE_CHECKING:
+    from distributed.scheduler_state_machine.stealing import Steal
 
 Key = Any
 
@@ -103,6 +106,12 @@ class MachineCore:
         self.recommendations: dict[TaskState, str] = {}
         #: slots may have become free on these workers
         self.refill: set[WorkerState] = set()
+        #: tasks that were asked back from a worker, until it answers
+        self.stealing: dict[TaskState, Steal] = {}
+        #: tasks that a worker would not give back, with the run that this was about
+        self.not_stolen: dict[TaskState, int | None] = {}
+        #: some worker has nothing to do while others may have too much: a `BalanceDue` may help
+        self.starving = False
         #: tasks were queued: any worker may have a slot for them
         self.refill_all = False
         self._counter = itertools.count()
@@ -141,6 +150,8 @@ class MachineCore:
     def drop_task(self, ts: TaskState) -> None:
         """Take a task out of all tables; its relations are undone already."""
         del self.tasks[ts.key]
+        if self.not_stolen:
+            self.not_stolen.pop(ts, None)
         group = ts.group
         group.size -= 1
         if not group.size:
@@ -285,6 +296,20 @@ class MachineCore:
         if ts.actor:
             ws.actors.add(ts)
         self.set_state(ts, "processing")
+        self.send_task(ws, ts, run_id)
+
+    def move_to_worker(self, ws: WorkerState, ts: TaskState) -> None:
+        """Put a processing task on another worker; the one that had it has let go of it."""
+        victim = ts.processing_on
+        assert victim is not None, "a processing task is on a worker"
+        cost = victim.processing[ts]
+        victim.stop_processing(ts)
+        ws.start_processing(ts, cost)
+        ts.run_id = run_id = next(self._run_ids)
+        self.send_task(ws, ts, run_id)
+
+    def send_task(self, ws: WorkerState, ts: TaskState, run_id: int) -> None:
+        """Tell a worker to run a task."""
         spec = ts.run_spec
         if type(spec) is tuple and spec[0] not in ws.functions:
             entry = spec[0]

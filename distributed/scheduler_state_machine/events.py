@@ -118,6 +118,21 @@ class TaskLongRunning(NamedTuple):
     stimulus_id: str
 
 
+class BalanceDue(NamedTuple):
+    """Time to see whether idle workers could take over tasks of others."""
+
+    stimulus_id: str
+
+
+class StealAnswered(NamedTuple):
+    """A worker was asked for a task: the state that it had there, None if it was unknown. A task that waited is let go of by the worker."""
+
+    worker: str
+    key: Key
+    state: str | None
+    stimulus_id: str
+
+
 class ReplicasAdded(NamedTuple):
     worker: str
     keys: Collection[Key]
@@ -286,6 +301,8 @@ Event = (
     | TaskErred
     | TaskRescheduled
     | TaskLongRunning
+    | BalanceDue
+    | StealAnswered
     | ReplicasAdded
     | ReplicaReleased
     | WhoHasRequested

@@ -40,6 +40,14 @@ class FreeKeys(NamedTuple):
     keys: tuple[Key, ...]
 
 
+class RequestSteal(NamedTuple):
+    """Ask a worker to give a task back that it has not started."""
+
+    worker: str
+    key: Key
+    stimulus_id: str
+
+
 class RemoveReplicas(NamedTuple):
     worker: str
     keys: tuple[Key, ...]
@@ -100,6 +108,7 @@ Instruction = (
     | DefineFunction
     | ForgetFunctions
     | FreeKeys
+    | RequestSteal
     | RemoveReplicas
     | RefreshWhoHas
     | TellWorkerRemoved

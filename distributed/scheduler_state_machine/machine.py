@@ -22,6 +22,7 @@ from distributed.scheduler_state_machine.instructions import (
     ReportErred,
     ReportInMemory,
     ReportRestart,
+    RequestSteal,
     TellWorkerRemoved,
 )
 from distributed.scheduler_state_machine.intake import IntakeHandlers
@@ -29,6 +30,7 @@ from distributed.scheduler_state_machine.invariants import check
 from distributed.scheduler_state_machine.placement import free_slots, share_out
 from distributed.scheduler_state_machine.settings import SchedulerSettings
 from distributed.scheduler_state_machine.state import ClientState, TaskState, WorkerState
+from distributed.scheduler_state_machine.stealing import Steal, free_threads, plan_steals
 from distributed.scheduler_state_machine.transitions import drain
 
 Key = Any
@@ -55,6 +57,8 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
             ev.TaskErred: self._on_task_erred,
             ev.TaskRescheduled: self._on_rescheduled,
             ev.TaskLongRunning: self._on_long_running,
+            ev.BalanceDue: self._on_balance_due,
+            ev.StealAnswered: self._on_steal_answered,
             ev.ReplicasAdded: self._on_replicas_added,
             ev.ReplicaReleased: self._on_replica_released,
             ev.WhoHasRequested: self._on_who_has_requested,
@@ -109,12 +113,16 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
     def _fill_slots(self) -> None:
         """Hand queued tasks to the workers that may have free slots."""
         refill_all, self.refill_all = self.refill_all, False
-        if not self.n_queued:
-            self.refill.clear()
-            return
         refill, self.refill = self.refill, set()
         if refill_all:
             refill = self.running
+        if self.n_queued:
+            self._hand_out(refill)
+        # as many tasks as threads need no balance; more may be unevenly spread
+        if not self.n_queued and len(self.tasks) > self.total_nthreads and self.settings.work_stealing:
+            self.starving = self.starving or any(free_threads(ws) > 0 for ws in refill)
+
+    def _hand_out(self, refill: set[WorkerState]) -> None:
         while self.n_queued:
             head = self.queue_head()
             assert head is not None, "the count of queued tasks is right"
@@ -162,6 +170,9 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
 
     def _set_worker_status(self, ws: WorkerState, status: str) -> None:
         ws.status = status
+        if status == "paused" and ws.processing and self.settings.work_stealing:
+            # what it has not started can go elsewhere
+            self.starving = True
         if status == "running":
             if ws not in self.running:
                 self.running.add(ws)
@@ -202,6 +213,16 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
         if event.bandwidth:
             ws.bandwidth = event.bandwidth
             self.bandwidth += 0.1 * (event.bandwidth - self.bandwidth)
+        running = [
+            seconds
+            for key, seconds in event.executing.items()
+            if (ts := self.tasks.get(key)) is not None
+            and ts.processing_on is ws
+            and ts not in ws.long_running
+        ]
+        ws.blocked_for = min(running) if len(running) >= ws.nthreads else 0.0
+        if ws.blocked_for and free_threads(ws) < 0 and self.settings.work_stealing:
+            self.starving = True
         ws.measured_memory(self.now, event.memory, event.spilled, self.settings.recent_to_old_time_s)
         for key, seconds in event.executing.items():
             ts = self.tasks.get(key)
@@ -225,6 +246,8 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
         if self.aliases.get(ws.name) == ws.address:
             del self.aliases[ws.name]
         self.total_nthreads -= ws.nthreads
+        for ts in [ts for ts, steal in self.stealing.items() if steal.victim is ws]:
+            del self.stealing[ts]
         for entry in ws.functions:
             entry.holders.discard(ws)
         ws.functions.clear()
@@ -273,6 +296,7 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
         ws = self.workers.get(event.worker)
         if ws is None:
             return
+        ws.blocked_for = 0.0
         tasks = self.tasks
         for finished in event.tasks:
             key = finished.key
@@ -409,6 +433,38 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
         ws.processing[ts] = 0.0
         ws.long_running.add(ts)
         self.refill.add(ws)
+
+    # --- balance -------------------------------------------------------------------------------------------
+
+    def _on_balance_due(self, event: ev.BalanceDue) -> None:
+        self.starving = False
+        if self.n_queued or not self.settings.work_stealing:
+            return
+        for ts, victim, thief in list(plan_steals(self)):
+            stimulus_id = f"steal-{next(self._counter)}"
+            self.stealing[ts] = Steal(victim, thief, ts.run_id, stimulus_id)
+            self.out.append(RequestSteal(victim.address, ts.key, stimulus_id))
+
+    def _on_steal_answered(self, event: ev.StealAnswered) -> None:
+        ts = next((ts for ts, steal in self.stealing.items() if steal.stimulus_id == event.stimulus_id), None)
+        if ts is None:
+            return
+        _, thief, run_id, _ = self.stealing.pop(ts)
+        ws = ts.processing_on
+        if ws is None or ws.address != event.worker or ts.run_id != run_id:
+            # finished, freed or sent elsewhere meanwhile
+            return
+        if event.state in ("waiting", "ready", "constrained"):
+            self.refill.add(ws)
+            if thief in self.running and self.workers.get(thief.address) is thief:
+                self.move_to_worker(thief, ts)
+            else:
+                self.recommend(ts, "released")
+        elif event.state is None or event.state == "released":
+            self.recommend(ts, "released")
+        else:
+            # it runs, or is done: not asked for again
+            self.not_stolen[ts] = run_id
 
     # --- replicas ------------------------------------------------------------------------------------------
 

@@ -28,6 +28,8 @@ class SchedulerSettings:
     rootish_taskgroup: int = 5
     #: ... which hold fewer tasks than this
     rootish_taskgroup_dependencies: int = 5
+    #: whether idle workers take over tasks of others
+    work_stealing: bool = True
     #: memory besides results counts as old after this
     recent_to_old_time_s: float = 30.0
     #: transitions remembered for stories; 0: none

@@ -277,6 +277,7 @@ class WorkerState:
         "actors",
         "address",
         "bandwidth",
+        "blocked_for",
         "extra",
         "functions",
         "has_what",
@@ -343,6 +344,8 @@ class WorkerState:
         self.unmanaged_history: deque[tuple[float, int]] = deque()
         #: sum of `processing`
         self.occupancy = 0.0
+        #: seconds for which all its threads have been busy with the tasks that they run now; 0: not long
+        self.blocked_for = 0.0
         self.functions: set[FunctionEntry] = set()
         #: the ``who_has`` of tasks that only this worker holds
         self.only: frozenset[WorkerState] = frozenset((self,))

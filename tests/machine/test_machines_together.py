@@ -72,6 +72,8 @@ class Cluster:
                 )
             elif type(item) is sins.FreeKeys:
                 worker.to_worker.append(wev.FreeKeys(item.keys, (), "s"))
+            elif type(item) is sins.RequestSteal:
+                worker.to_worker.append(wev.StealRequested(item.key, False, item.stimulus_id))
             elif type(item) is sins.RemoveReplicas:
                 worker.to_worker.append(wev.RemoveReplicas(item.keys, "s"))
             elif type(item) is sins.RefreshWhoHas:
@@ -85,6 +87,10 @@ class Cluster:
             withdrawn = [e.key for e in worker.running if e.key in event.keys and self.rng.random() < 0.5]
             worker.running = [e for e in worker.running if e.key not in withdrawn]
             event = event._replace(withdrawn=withdrawn)
+        elif type(event) is wev.StealRequested and self.rng.random() < 0.5:
+            kept = [e for e in worker.running if e.key != event.key]
+            event = event._replace(withdrawn=len(kept) < len(worker.running))
+            worker.running = kept
         for item in worker.machine.handle(event, now=self.now):
             if type(item) is wins.Execute:
                 assert set(item.deps) <= worker.data, f"{item.key} lacks {set(item.deps) - worker.data}"
@@ -101,6 +107,10 @@ class Cluster:
                 r = item.result
                 worker.to_scheduler.append(
                     sev.TaskErred(worker.address, r.key, r.run_id, "exc", None, "", "", "w")
+                )
+            elif type(item) is wins.SendStealResponse:
+                worker.to_scheduler.append(
+                    sev.StealAnswered(worker.address, item.key, item.state, event.stimulus_id)
                 )
             elif type(item) is wins.SendAddKeys:
                 worker.to_scheduler.append(sev.ReplicasAdded(worker.address, item.keys, "w"))
@@ -164,6 +174,8 @@ class Cluster:
                     self.tell_worker(worker, wev.DeadlineReached("t"))
             return True
         self.now += self.rng.random() * 0.01
+        if self.scheduler.starving and self.rng.random() < 0.3:
+            self.tell_scheduler(sev.BalanceDue("b"))
         kind, worker = self.rng.choice(actions)
         if kind == "down":
             self.tell_worker(worker, worker.to_worker.popleft())

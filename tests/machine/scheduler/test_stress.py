@@ -23,6 +23,9 @@ class World:
         self.now = 0.0
         self.n_workers = self.n_keys = self.n_intakes = 0
         self.open: list[ins.ComputeTask] = []
+        #: requests, and the run that each is about: on an ordered stream a later one cannot be meant
+        self.asked: list[tuple[ins.RequestSteal, int | None]] = []
+        self.finished: set[str] = set()
         self.wanted: dict[str, set[str]] = {client: set() for client in CLIENTS}
         self.news: dict[str, dict[str, str]] = {client: {} for client in CLIENTS}
         self.arriving: dict[str, tuple[int, int]] = {}
@@ -40,6 +43,9 @@ class World:
                 assert item.worker in self.machine.workers, "work goes to workers that exist"
                 assert all(holders for _, _, holders in item.deps or ()), "dependencies have holders"
                 self.open.append(item)
+            elif kind is ins.RequestSteal:
+                assert item.worker in self.machine.workers, "workers that exist are asked"
+                self.asked.append((item, self.machine.tasks[item.key].run_id))
             elif kind is ins.FreeKeys:
                 self.open = [c for c in self.open if c.worker != item.worker or c.key not in item.keys]
             elif kind in (ins.ReportInMemory, ins.ReportErred):
@@ -136,8 +142,28 @@ class World:
             self.open.append(compute)
             self.send(ev.TaskLongRunning(compute.worker, compute.key, compute.run_id, 0.1, "l"))
 
+    def give_back(self) -> None:
+        """A worker answers that it was asked for a task."""
+        rng = self.rng
+        if not self.asked:
+            self.send(ev.BalanceDue("b"))
+            return
+        request, run_id = self.asked.pop(rng.randrange(len(self.asked)))
+        if request.worker not in self.machine.workers:
+            return
+        mine = [c for c in self.open if (c.worker, c.key, c.run_id) == (request.worker, request.key, run_id)]
+        state: str | None = None
+        if mine:
+            state = rng.choice(["ready", "waiting", "constrained", "executing"])
+            if state != "executing":
+                self.open = [c for c in self.open if c is not mine[0]]
+        elif rng.random() < 0.5:
+            state = "memory" if request.key in self.finished else None
+        self.send(ev.StealAnswered(request.worker, request.key, state, request.stimulus_id))
+
     def finish(self, compute: ins.ComputeTask) -> None:
         duration = self.rng.choice((1e-5, 1e-2, 10.0))
+        self.finished.add(compute.key)
         done = ev.TaskFinished(
             compute.key, compute.run_id, self.rng.randrange(1000), "int", None, 1, 0.0, duration, None, None
         )
@@ -157,8 +183,10 @@ class World:
         chance = rng.random()
         if chance < 0.2:
             self.graph_message(client)
-        elif chance < 0.62:
+        elif chance < 0.55:
             self.answer()
+        elif chance < 0.62:
+            self.give_back()
         elif chance < 0.66 and workers:
             self.kill()
         elif chance < 0.71 and len(workers) < 5:
@@ -209,6 +237,8 @@ class World:
             # one of three consecutive workers has a GPU
             self.add_worker()
         for _ in range(20_000):
+            while self.asked:
+                self.give_back()
             if not self.open:
                 return
             self.finish(self.open.pop(0))
