@@ -29,6 +29,7 @@ _NAMES = {
     "Client": "distributed.client",
     "Future": "distributed.client",
     "KilledWorker": "distributed.scheduler",
+    "Adaptive": "distributed.deploy",
     "LocalCluster": "distributed.deploy",
     "Nanny": "distributed.nanny",
     "Reschedule": "distributed.exceptions",

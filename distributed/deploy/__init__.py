@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from distributed.deploy.adaptive import Adaptive
 from distributed.deploy.cluster import Cluster
 from distributed.deploy.local import LocalCluster
 from distributed.deploy.spec import ProcessInterface, SpecCluster
 
-__all__ = ["Cluster", "LocalCluster", "ProcessInterface", "SpecCluster"]
+__all__ = ["Adaptive", "Cluster", "LocalCluster", "ProcessInterface", "SpecCluster"]

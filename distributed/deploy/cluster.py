@@ -10,7 +10,7 @@ import asyncio
 import datetime
 import logging
 import uuid
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -20,6 +20,7 @@ from tornado.ioloop import IOLoop, PeriodicCallback
 from distributed.client import Client
 from distributed.comm import Comm, CommClosedError
 from distributed.core import Status, rpc
+from distributed.deploy.adaptive import Adaptive
 from distributed.exceptions import WorkerStartTimeoutError
 from distributed.objects import SchedulerInfo
 from distributed.security import Security
@@ -65,6 +66,9 @@ class Cluster(SyncMethodMixin):
         self._watch_worker_status_task: asyncio.Task[None] | None = None
         self._cluster_manager_logs: list[tuple[datetime.datetime, str]] = []
         self.quiet = quiet
+        #: what scales this cluster with its load, if anything does
+        self._adaptive: Any = None
+        self._adaptive_options: dict[str, Any] = {}
         self.scheduler_comm: rpc | None = None
         self._sync_interval = parse_timedelta(scheduler_sync_interval, default="s")
         self._sync_cluster_info_task: asyncio.Task[None] | None = None
@@ -172,6 +176,8 @@ class Cluster(SyncMethodMixin):
         if self.status == Status.closed:
             return
         self.status = Status.closing
+        if self._adaptive is not None:
+            self._adaptive.stop(reason="cluster-closed")
         for callback in self.periodic_callbacks.values():
             callback.stop()
         if self._watch_worker_status_comm is not None:
@@ -255,6 +261,20 @@ class Cluster(SyncMethodMixin):
     def scale(self, n: int) -> Any:
         """Ask for `n` workers."""
         raise NotImplementedError(f"{type(self).__name__} cannot be scaled")
+
+    def adapt(self, Adaptive: Callable[..., Any] = Adaptive, **kwargs: Any) -> Any:
+        """Scale with the load from now on; returns the `Adaptive` that does it.
+
+        Parameters
+        ----------
+        kwargs
+            For `Adaptive`: minimum, maximum, interval, wait_count, target_duration, ... Those of earlier calls stay in force.
+        """
+        if self._adaptive is not None:
+            self._adaptive.stop(reason="replaced")
+        self._adaptive_options.update(kwargs)
+        self._adaptive = Adaptive(self, **self._adaptive_options)
+        return self._adaptive
 
     def wait_for_workers(self, n_workers: int, timeout: float | str | None = None) -> Any:
         """Block until the scheduler has at least `n_workers` running workers.

@@ -22,6 +22,7 @@ from dask.utils import parse_bytes, parse_timedelta
 from tornado.ioloop import IOLoop
 
 from distributed.core import Status, rpc
+from distributed.deploy.adaptive import Adaptive
 from distributed.deploy.cluster import Cluster
 from distributed.scheduler import Scheduler
 from distributed.security import Security
@@ -405,6 +406,28 @@ class SpecCluster(Cluster):
             if name in self.worker_spec:
                 del self.worker_spec[name]
         await self._correct_state()
+
+    def adapt(
+        self,
+        Adaptive: Any = Adaptive,
+        minimum: int = 0,
+        maximum: float = math.inf,
+        minimum_cores: int | None = None,
+        maximum_cores: int | None = None,
+        minimum_memory: Any = None,
+        maximum_memory: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Scale with the load from now on, between bounds in workers, cores or memory; the narrowest count."""
+        if minimum_cores is not None:
+            minimum = max(minimum, math.ceil(minimum_cores / self._threads_per_worker()))
+        if minimum_memory is not None:
+            minimum = max(minimum, math.ceil(parse_bytes(minimum_memory) / self._memory_per_worker()))
+        if maximum_cores is not None:
+            maximum = min(maximum, maximum_cores // self._threads_per_worker())
+        if maximum_memory is not None:
+            maximum = min(maximum, parse_bytes(maximum_memory) // self._memory_per_worker())
+        return super().adapt(Adaptive, minimum=minimum, maximum=maximum, **kwargs)
 
     @classmethod
     def from_name(cls, name: str) -> Any:

@@ -8,7 +8,9 @@ import tempfile
 from collections.abc import Collection
 from typing import Any
 
+import dask.config
 from dask.typing import no_default
+from dask.utils import parse_timedelta
 
 from distributed.comm import get_address_host
 from distributed.core import Status, maybe_await
@@ -19,6 +21,7 @@ from distributed.scheduler.data import DataHandlers
 from distributed.scheduler.events import EventBus
 from distributed.scheduler_state_machine import WorkerState
 from distributed.scheduler_state_machine import events as ev
+from distributed.scheduler_state_machine.scaling import wanted_workers
 from distributed.versions import get_versions
 
 logger = logging.getLogger("distributed.scheduler")
@@ -45,6 +48,7 @@ class AdminHandlers(DataHandlers):
             "restart_workers": self.restart_workers,
             "retire_workers": self.retire_workers,
             "workers_to_close": self.workers_to_close,
+            "adaptive_target": self.adaptive_target,
             "versions": self.versions,
             "get_metadata": self.get_metadata,
             "set_metadata": self.set_metadata,
@@ -290,7 +294,10 @@ class AdminHandlers(DataHandlers):
         target: int | None = None,
         attribute: str = "address",
     ) -> list[Any]:
-        """Workers that can go: `n` of them, or all but `target`; those with least to do and least data first."""
+        """Workers that can go: `n` of them, or all but `target`; those with least to do and least data first.
+
+        `key`: a function of `WorkerState`, or its pickle; workers for which it gives the same go together, or stay.
+        """
         workers = list(self.machine.workers.values())
         if n is None:
             n = (
@@ -300,8 +307,25 @@ class AdminHandlers(DataHandlers):
             )
         if minimum is not None:
             n = min(n, max(len(workers) - minimum, 0))
-        workers.sort(key=lambda ws: (len(ws.processing), ws.nbytes))
-        return [getattr(ws, attribute) for ws in workers[:n]]
+        if isinstance(key, (bytes, bytearray, memoryview)):
+            key = pickle.loads(key)
+        groups: dict[Any, list[WorkerState]] = {}
+        for ws in workers:
+            groups.setdefault(ws.address if key is None else key(ws), []).append(ws)
+        chosen: list[WorkerState] = []
+        for group in sorted(
+            groups.values(),
+            key=lambda group: (sum(len(ws.processing) for ws in group), sum(ws.nbytes for ws in group)),
+        ):
+            if len(chosen) + len(group) <= n:
+                chosen.extend(group)
+        return [getattr(ws, attribute) for ws in chosen]
+
+    def adaptive_target(self, target_duration: Any = None) -> int:
+        """How many workers the present tasks could use, if they are to be done in `target_duration`; never more than there are tasks for."""
+        if target_duration is None:
+            target_duration = dask.config.get("distributed.adaptive.target-duration")
+        return wanted_workers(self.machine, parse_timedelta(target_duration, "s"))
 
     # --- plugins -------------------------------------------------------------------------------------------
 

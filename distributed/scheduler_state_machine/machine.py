@@ -30,7 +30,7 @@ from distributed.scheduler_state_machine.invariants import check
 from distributed.scheduler_state_machine.placement import free_slots, share_out
 from distributed.scheduler_state_machine.settings import SchedulerSettings
 from distributed.scheduler_state_machine.state import ClientState, TaskState, WorkerState
-from distributed.scheduler_state_machine.stealing import Steal, free_threads, plan_steals
+from distributed.scheduler_state_machine.stealing import LEAVING, Steal, free_threads, plan_steals
 from distributed.scheduler_state_machine.transitions import drain
 
 Key = Any
@@ -170,7 +170,7 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
 
     def _set_worker_status(self, ws: WorkerState, status: str) -> None:
         ws.status = status
-        if status == "paused" and ws.processing and self.settings.work_stealing:
+        if status in LEAVING and ws.processing and self.settings.work_stealing:
             # what it has not started can go elsewhere
             self.starving = True
         if status == "running":

@@ -20,6 +20,10 @@ GAIN_S = 0.005
 LOOK_AT_MAX = 200
 
 
+#: workers of these states start nothing more
+LEAVING = ("paused", "closing_gracefully")
+
+
 class Steal(NamedTuple):
     """A task that is asked back from a worker."""
 
@@ -36,9 +40,9 @@ def free_threads(ws: WorkerState) -> int:
 
 
 def plan_steals(m: MachineCore) -> Iterator[tuple[TaskState, WorkerState, WorkerState]]:
-    """(task, victim, thief): what paused workers have not started, and then what others have not, as long as there are idle threads."""
+    """(task, victim, thief): what workers that start nothing more have left, and then what others have not, as long as there are idle threads."""
     for victim in m.workers.values():
-        if victim.status == "paused" and victim.processing:
+        if victim.status in LEAVING and victim.processing:
             for ts, wait in waiting_tasks(m, victim):
                 thief = best_thief(m, ts, m.running_order, wait)
                 if thief is not None:
@@ -69,7 +73,7 @@ def waiting_tasks(m: MachineCore, ws: WorkerState) -> list[tuple[TaskState, floa
     tasks = [ts for ts in ws.processing if ts not in ws.long_running and not ts.actor]
     tasks.sort(key=lambda ts: ts.priority or ())
     out = []
-    paused = ws.status == "paused"
+    paused = ws.status in LEAVING
     ahead = 0.0
     for position, ts in enumerate(tasks[:LOOK_AT_MAX]):
         cost = ws.processing[ts]
