@@ -46,12 +46,15 @@ from distributed.scheduler.settings import scheduler_settings
 from distributed.scheduler_state_machine import SchedulerMachine, WorkerState
 from distributed.scheduler_state_machine import events as ev
 from distributed.security import Security
+from distributed.utils import import_term
 from distributed.versions import get_versions
 
 logger = logging.getLogger("distributed.scheduler")
 
 #: where schedulers listen unless they are told otherwise
 DEFAULT_PORT = 8786
+#: parts of higher layers that every scheduler has: name -> what is called with the scheduler
+EXTENSIONS = {"shuffle": "distributed.shuffle._scheduler_plugin.ShuffleSchedulerPlugin"}
 #: file descriptors assumed where the limit cannot be read
 DEFAULT_FD_LIMIT = 1024
 
@@ -154,6 +157,7 @@ class Scheduler(AdminHandlers):
         self.nanny_plugins = {}
         self.task_metadata = {}
         self.extensions: dict[str, Any] = {}
+        self._own_observers: list[Any] = []
         self.services: dict[str, Any] = {}
         self.scheduler_file = None if scheduler_file is None else str(scheduler_file)
         ttl = worker_ttl if worker_ttl is not None else dask.config.get("distributed.scheduler.worker-ttl")
@@ -202,6 +206,8 @@ class Scheduler(AdminHandlers):
             }
         )
         self.stream_handlers.update({**self.worker_stream_handlers(), **self.client_stream_handlers()})
+        for name, path in EXTENSIONS.items():
+            self.extensions[name] = import_term(path)(self)
         # the two roles have one op in common, which means something else for each
         self._client_handlers = {**self.stream_handlers, **self.client_stream_handlers()}
         self._worker_handlers = {**self.stream_handlers, **self.worker_stream_handlers()}
@@ -322,8 +328,16 @@ class Scheduler(AdminHandlers):
                 delay, lambda: self.deliver(ev.DeadlineReached("no-workers-timeout"))
             )
 
+    def observe(self, function: Any, wanted: bool) -> None:
+        """Have an extension's function called at transitions, or not any more."""
+        if wanted:
+            self._own_observers.append(self._safe_observer(function))
+        else:
+            self._own_observers = [f for f in self._own_observers if f.__wrapped__ != function]
+        self.observe_plugins()
+
     def observe_plugins(self) -> None:
-        observers = []
+        observers = list(self._own_observers)
         for plugin in self.plugins.values():
             if hasattr(plugin, "transition"):
                 observers.append(self._safe_observer(plugin.transition))
@@ -337,6 +351,7 @@ class Scheduler(AdminHandlers):
             except Exception:  # a plugin's error must not stop the scheduler
                 logger.exception("A scheduler plugin failed in transition")
 
+        observe.__wrapped__ = function  # type: ignore[attr-defined]
         return observe
 
     # --- life ----------------------------------------------------------------------------------------------
@@ -553,6 +568,8 @@ class Scheduler(AdminHandlers):
         self.bus.unsubscribe(client, topic)
 
     def graph_added(self, client: str, rows: Any) -> None:
+        for extension in self.extensions.values():
+            extension.rows_added(rows)
         if not self.plugins:
             return
         annotations: dict[str, dict[Any, Any]] = {}
@@ -696,6 +713,8 @@ class Scheduler(AdminHandlers):
             logger.log(level, "Remove worker addr: %s name: %s (%s)", address, ws.name, stimulus_id)
         self.rpc.remove(address)
         self.deliver(ev.WorkerRemoved(address, expected or self.status != Status.running, stimulus_id))
+        for extension in self.extensions.values():
+            extension.worker_lost(address, stimulus_id)
         self._notify_watchers("remove", address)
         for plugin in list(self.plugins.values()):
             if hasattr(plugin, "remove_worker"):
@@ -749,6 +768,9 @@ class Scheduler(AdminHandlers):
         self.deliver(ev.WorkerHeartbeat(address, bandwidth, executing or {}))
         if resources:
             self.deliver(ev.WorkerResourcesSet(address, resources, "heartbeat"))
+        for name, report in (extensions or {}).items():
+            if name in self.extensions:
+                self.extensions[name].heartbeat(address, report)
         return {
             "status": "OK",
             "time": local,
