@@ -218,6 +218,7 @@ class ShuffleSchedulerPlugin:
             self._restart(run, repr(errors[0]), f"shuffle-unreachable-{run_id}")
             return
         run.inputs_done = True
+        self._log("shuffle-inputs-done", run)
 
     async def _inputs_done(self, worker: str, run: Run) -> None:
         await self.scheduler.rpc(worker).shuffle_inputs_done(shuffle_id=run.definition.id, run_id=run.run_id)
