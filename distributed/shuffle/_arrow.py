@@ -95,9 +95,7 @@ def cut(table: pa.Table, labels: np.ndarray[Any, Any], n_labels: int) -> dict[in
     }
 
 
-def cut_by_worker(
-    table: pa.Table, column: str, worker_for: Mapping[int, str]
-) -> dict[str, pa.Table]:
+def cut_by_worker(table: pa.Table, column: str, worker_for: Mapping[int, str]) -> dict[str, pa.Table]:
     """Rows of a table by the worker that their partition lies on, those of one partition together."""
     groups: dict[str, list[int]] = {}
     for partition, worker in worker_for.items():

@@ -80,7 +80,10 @@ class ShuffleSchedulerPlugin:
             # the observers are being iterated over
             self.scheduler.loop.add_callback(self._observe)
         elif finish in ("released", "erred"):
-            self._end(self.runs.end(id), "the barrier task is no longer needed" if finish == "released" else "failed")
+            self._end(
+                self.runs.end(id),
+                "the barrier task is no longer needed" if finish == "released" else "failed",
+            )
 
     def _wake(self, id: ShuffleId) -> None:
         waiting = self._undefined.get(id)
@@ -152,13 +155,17 @@ class ShuffleSchedulerPlugin:
         while True:
             ts = self.scheduler.tasks.get(key)
             if ts is None or ts.state != "processing" or ts.processing_on.address != worker:
-                raise ShuffleClosedError(f"shuffle {shuffle_id}: {key!r} is not to be run on {worker} any more")
+                raise ShuffleClosedError(
+                    f"shuffle {shuffle_id}: {key!r} is not to be run on {worker} any more"
+                )
             if shuffle_id in self.runs.definitions:
                 break
             if any(cs.intakes for cs in self.scheduler.clients.values()):
                 await self._defined(shuffle_id)
             else:
-                raise P2PIllegalStateError(f"shuffle {shuffle_id} is unknown: there is no barrier task {barrier_key(shuffle_id)!r}")
+                raise P2PIllegalStateError(
+                    f"shuffle {shuffle_id} is unknown: there is no barrier task {barrier_key(shuffle_id)!r}"
+                )
         known = self.runs.active.get(shuffle_id)
         run = known or self.runs.get_or_create(
             shuffle_id, worker, self._owners(shuffle_id), self._partners(shuffle_id)

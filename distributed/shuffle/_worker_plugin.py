@@ -121,9 +121,7 @@ class ShuffleWorkerPlugin(WorkerPlugin):
     async def _fetch_run(self, id: ShuffleId, key: Any) -> ShuffleRun:
         address = self.worker.address
         if key is not None:
-            reply = await self.worker.scheduler.shuffle_get_or_create(
-                shuffle_id=id, key=key, worker=address
-            )
+            reply = await self.worker.scheduler.shuffle_get_or_create(shuffle_id=id, key=key, worker=address)
         else:
             reply = await self.worker.scheduler.shuffle_get(id=id, worker=address)
         spec: ShuffleRunSpec = reply["run_spec"]
@@ -177,9 +175,7 @@ class ShuffleWorkerPlugin(WorkerPlugin):
         run_id = max(run_ids)
         with self._phase("barrier", id):
             self._wait(
-                self.worker.scheduler.shuffle_barrier(
-                    id=id, run_id=run_id, consistent=min(run_ids) == run_id
-                )
+                self.worker.scheduler.shuffle_barrier(id=id, run_id=run_id, consistent=min(run_ids) == run_id)
             )
         return run_id
 

@@ -48,14 +48,16 @@ def same(left: pd.DataFrame, right: pd.DataFrame) -> None:
     columns = sorted(left.columns)
     assert columns == sorted(right.columns)
     left, right = (
-        x[columns].astype({"s": object} if "s" in x else {}).sort_values(columns, ignore_index=True)
+        # missing texts are nan, None or NA, depending on the way they took
+        x[columns]
+        .assign(**({"s": x["s"].astype(object).fillna("missing")} if "s" in x else {}))
+        .sort_values(columns, ignore_index=True)
         for x in (left, right)
     )
     pd.testing.assert_frame_equal(left, right, check_dtype=False, check_categorical=False)
 
 
-@pytest.mark.parametrize("disk_buffer", ["100 MiB", "0 B"])
-def test_shuffle(client: Client, disk_buffer: str) -> None:
+def test_shuffle(client: Client) -> None:
     df = data()
     shuffled = dd.from_pandas(df, npartitions=9).shuffle("a", npartitions=5)
     assert any("shuffle-barrier" in str(key) for key in shuffled.optimize().dask)

@@ -157,7 +157,9 @@ def test_missing_values_only_do_not_decide_a_type() -> None:
     nothing = pd.DataFrame({"o": [None, None]}, dtype=object)
     something = pd.DataFrame({"o": ["a", "b"]}, dtype=object)
     table = concat([load_table(dump_table(to_table(part))) for part in (nothing, something)])
-    assert to_frame(table, something.iloc[:0])["o"].tolist() == [None, None, "a", "b"]
+    column = to_frame(table, something.iloc[:0])["o"]
+    assert column.isna().tolist() == [True, True, False, False]
+    assert column.tolist()[2:] == ["a", "b"]
 
 
 def test_dtypes_that_are_refused() -> None:
