@@ -180,7 +180,7 @@ class ShuffleSchedulerPlugin:
         event = self._undefined.setdefault(id, asyncio.Event())
         try:
             await asyncio.wait_for(event.wait(), 1)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             logger.debug("Still no barrier of shuffle %s", id)
         finally:
             self._undefined.pop(id, None)

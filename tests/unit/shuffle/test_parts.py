@@ -163,9 +163,9 @@ def test_missing_values_only_do_not_decide_a_type() -> None:
 
 
 def test_dtypes_that_are_refused() -> None:
-    with pytest.raises(TypeError, match="complex.*'z'"):
+    with pytest.raises(TypeError, match=r"complex.*'z'"):
         check_dtype_support(pd.DataFrame({"a": [1], "z": [1j]}))
-    with pytest.raises(TypeError, match="sparse.*'z'"):
+    with pytest.raises(TypeError, match=r"sparse.*'z'"):
         check_dtype_support(pd.DataFrame({"z": pd.array([0, 1], dtype="Sparse[int]")}))
     with pytest.raises(TypeError, match="partition 3"):
         to_table(pd.DataFrame({"o": [object()]}), 3)
