@@ -164,8 +164,10 @@ class RowBuilder:
         numbers[key] = self.rows_made
         self.rows_made += 1
         extra: dict[str, Any] | None = None
-        if external or annotations or actor:
-            extra = {}
+        # nodes of kinds that the scheduler treats in a special way say themselves what it must know
+        own_extra = None if type(node) is Task else getattr(node, "row_extra", None)
+        if external or annotations or actor or own_extra is not None:
+            extra = {} if own_extra is None else own_extra()
             if external:
                 extra["keys"] = external
             if annotations:

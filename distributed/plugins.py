@@ -100,6 +100,15 @@ class NannyPlugin:
         """When the nanny closes or the plugin is removed; may be async."""
 
 
+def watches_transitions(plugin: Any) -> bool:
+    """Whether a plugin has a `transition` of its own. The one of the base classes is not worth a call for each."""
+    method = getattr(plugin, "transition", None)
+    return method is not None and getattr(method, "__func__", None) not in (
+        SchedulerPlugin.transition,
+        WorkerPlugin.transition,
+    )
+
+
 class PluginHolder:
     """For servers that are given plugins by requests: adds and removes them."""
 

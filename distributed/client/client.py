@@ -39,8 +39,8 @@ logger = logging.getLogger("distributed.client")
 
 LOCAL_CLUSTER = "distributed.deploy.local.LocalCluster"
 
-#: which methods dask uses while a client is the default one; peer-to-peer is not in this release
-_METHODS = {"dataframe.shuffle.method": "tasks", "array.rechunk.method": "tasks"}
+#: which methods dask uses while a client is the default one; peer-to-peer rechunking is not in this release
+_METHODS = {"array.rechunk.method": "tasks"}
 
 #: clients that were made the default, newest last
 _global_clients: dict[int, weakref.ref[Client]] = {}
@@ -51,8 +51,8 @@ _default_config: list[Any] = []
 class Client(Submitting, Computing, RequestMethods):
     """Connects to a scheduler, sends it work and fetches results.
 
-    Use it as a context manager, or call `close`. A client that is the default makes dask collections compute on its cluster. As long as peer-to-peer shuffles are
-    not in this release it also makes dask choose the ``tasks`` method for shuffles and rechunking.
+    Use it as a context manager, or call `close`. A client that is the default makes dask collections compute on its cluster. As long as peer-to-peer
+    rechunking is not in this release it also makes dask choose the ``tasks`` method for it.
 
     Parameters
     ----------

@@ -37,6 +37,7 @@ from distributed.comm import (
 )
 from distributed.core import Status
 from distributed.metrics import time
+from distributed.plugins import watches_transitions
 from distributed.preloading import process_preloads
 from distributed.requests import LogBuffer
 from distributed.scheduler.admin import AdminHandlers
@@ -46,12 +47,15 @@ from distributed.scheduler.settings import scheduler_settings
 from distributed.scheduler_state_machine import SchedulerMachine, WorkerState
 from distributed.scheduler_state_machine import events as ev
 from distributed.security import Security
+from distributed.utils import import_term
 from distributed.versions import get_versions
 
 logger = logging.getLogger("distributed.scheduler")
 
 #: where schedulers listen unless they are told otherwise
 DEFAULT_PORT = 8786
+#: parts of higher layers that every scheduler has: name -> what is called with the scheduler
+EXTENSIONS = {"shuffle": "distributed.shuffle._scheduler_plugin.ShuffleSchedulerPlugin"}
 #: file descriptors assumed where the limit cannot be read
 DEFAULT_FD_LIMIT = 1024
 
@@ -160,6 +164,7 @@ class Scheduler(AdminHandlers):
         self.nanny_plugins = {}
         self.task_metadata = {}
         self.extensions: dict[str, Any] = {}
+        self._own_observers: list[Any] = []
         self.services: dict[str, Any] = {}
         self.scheduler_file = None if scheduler_file is None else str(scheduler_file)
         ttl = worker_ttl if worker_ttl is not None else dask.config.get("distributed.scheduler.worker-ttl")
@@ -209,6 +214,8 @@ class Scheduler(AdminHandlers):
             }
         )
         self.stream_handlers.update({**self.worker_stream_handlers(), **self.client_stream_handlers()})
+        for name, path in EXTENSIONS.items():
+            self.extensions[name] = import_term(path)(self)
         # the two roles have one op in common, which means something else for each
         self._client_handlers = {**self.stream_handlers, **self.client_stream_handlers()}
         self._worker_handlers = {**self.stream_handlers, **self.worker_stream_handlers()}
@@ -339,10 +346,18 @@ class Scheduler(AdminHandlers):
                 delay, lambda: self.deliver(ev.DeadlineReached("no-workers-timeout"))
             )
 
+    def observe(self, function: Any, wanted: bool) -> None:
+        """Have an extension's function called at transitions, or not any more."""
+        if wanted:
+            self._own_observers.append(self._safe_observer(function))
+        else:
+            self._own_observers = [f for f in self._own_observers if f.__wrapped__ != function]
+        self.observe_plugins()
+
     def observe_plugins(self) -> None:
-        observers = []
+        observers = list(self._own_observers)
         for plugin in self.plugins.values():
-            if hasattr(plugin, "transition"):
+            if watches_transitions(plugin):
                 observers.append(self._safe_observer(plugin.transition))
         self.machine.observers[:] = observers
 
@@ -354,6 +369,7 @@ class Scheduler(AdminHandlers):
             except Exception:  # a plugin's error must not stop the scheduler
                 logger.exception("A scheduler plugin failed in transition")
 
+        observe.__wrapped__ = function  # type: ignore[attr-defined]
         return observe
 
     # --- life ----------------------------------------------------------------------------------------------
@@ -572,6 +588,8 @@ class Scheduler(AdminHandlers):
         self.bus.unsubscribe(client, topic)
 
     def graph_added(self, client: str, rows: Any) -> None:
+        for extension in self.extensions.values():
+            extension.rows_added(rows)
         if not self.plugins:
             return
         annotations: dict[str, dict[Any, Any]] = {}
@@ -715,6 +733,8 @@ class Scheduler(AdminHandlers):
             logger.log(level, "Remove worker addr: %s name: %s (%s)", address, ws.name, stimulus_id)
         self.rpc.remove(address)
         self.deliver(ev.WorkerRemoved(address, expected or self.status != Status.running, stimulus_id))
+        for extension in self.extensions.values():
+            extension.worker_lost(address, stimulus_id)
         self._notify_watchers("remove", address)
         for plugin in list(self.plugins.values()):
             if hasattr(plugin, "remove_worker"):
@@ -773,6 +793,9 @@ class Scheduler(AdminHandlers):
         )
         if resources:
             self.deliver(ev.WorkerResourcesSet(address, resources, "heartbeat"))
+        for name, report in (extensions or {}).items():
+            if name in self.extensions:
+                self.extensions[name].heartbeat(address, report)
         return {
             "status": "OK",
             "time": local,

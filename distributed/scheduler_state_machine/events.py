@@ -195,6 +195,13 @@ class KeysRetried(NamedTuple):
     stimulus_id: str
 
 
+class ResultsVoided(NamedTuple):
+    """Results of these tasks are worth nothing any more, also those being computed: what needs them has them computed again."""
+
+    keys: Collection[Key]
+    stimulus_id: str
+
+
 class GraphStarted(NamedTuple):
     """Begin of an intake; `fifo_timeout` in seconds."""
 
@@ -313,6 +320,7 @@ Event = (
     | KeyReportRequested
     | KeysCancelled
     | KeysRetried
+    | ResultsVoided
     | GraphStarted
     | GraphAdded
     | FunctionsDefined

@@ -69,6 +69,7 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
             ev.KeyReportRequested: self._on_report_requested,
             ev.KeysCancelled: self._on_keys_cancelled,
             ev.KeysRetried: self._on_keys_retried,
+            ev.ResultsVoided: self._on_results_voided,
             ev.GraphStarted: self._on_graph_started,
             ev.GraphAdded: self._on_graph_added,
             ev.FunctionsDefined: self._on_functions_defined,
@@ -677,6 +678,17 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
             if ts.state == "erred" and not any(dts.state == "erred" for dts in ts.dependencies):
                 # what nobody wants is started by those that need it, which follow in the cascade
                 self.recommend(ts, "waiting" if ts.who_wants else "released")
+
+    def _on_results_voided(self, event: ev.ResultsVoided) -> None:
+        for key in event.keys:
+            ts = self.tasks.get(key)
+            if ts is None:
+                continue
+            for ws in list(ts.who_has):
+                ws.remove_replica(ts)
+                self.free_on(ws, ts)
+            if ts.state in ("memory", "processing"):
+                self.recommend(ts, "released")
 
     def _on_restrictions_set(self, event: ev.RestrictionsSet) -> None:
         for key, workers in event.worker_restrictions.items():

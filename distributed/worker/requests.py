@@ -11,7 +11,7 @@ import dask.config
 
 from distributed.comm import Comm, get_address_host
 from distributed.core import ConnectionPool, Status
-from distributed.plugins import PluginHolder, install_upload
+from distributed.plugins import PluginHolder, install_upload, watches_transitions
 from distributed.protocol import Serialized, merge_and_deserialize, to_serialize
 from distributed.requests import LogBuffer, run_user_function
 from distributed.sizeof import safe_sizeof
@@ -208,7 +208,7 @@ class RequestHandlers(PluginHolder, Inbox):
             return observe
 
         self.machine.observers[:] = [
-            observer(plugin.transition) for plugin in self.plugins.values() if hasattr(plugin, "transition")
+            observer(plugin.transition) for plugin in self.plugins.values() if watches_transitions(plugin)
         ]
 
     # --- facts ---------------------------------------------------------------------------------------------

@@ -619,13 +619,14 @@ class Worker(RequestHandlers):
         self.scheduler_delay = response["time"] - (start + time()) / 2
         self._outbox = Outbox(self.stream, TASK_BATCHES in comm.extensions, lambda: self.scheduler_delay)
         self.stream.start(comm)
+        # before there can be work, here or at peers that send to this worker
+        for name, plugin in (response.get("worker-plugins") or {}).items():
+            await self.plugin_add(plugin=plugin, name=name)
         self.status = Status.running
         self.machine.running = True
         self.stream.send(
             {"op": "worker-status-change", "status": "running", "stimulus_id": f"worker-startup-{time()}"}
         )
-        for name, plugin in (response.get("worker-plugins") or {}).items():
-            await self.plugin_add(plugin=plugin, name=name)
         logger.info("Worker at %s registered to %s", self.address, self.scheduler_address)
         self.run_in_background(self._follow_scheduler(comm), name="scheduler stream")
         self.run_in_background(self._heartbeats(), name="heartbeats")
@@ -670,7 +671,7 @@ class Worker(RequestHandlers):
                     now=start,
                     metrics=self.get_metrics(),
                     executing=self.executing_times(),
-                    extensions={},
+                    extensions={name: extension.heartbeat() for name, extension in self.extensions.items()},
                 )
             except OSError:
                 # the stream tells whether the scheduler is gone
