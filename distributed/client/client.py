@@ -39,9 +39,6 @@ logger = logging.getLogger("distributed.client")
 
 LOCAL_CLUSTER = "distributed.deploy.local.LocalCluster"
 
-#: which methods dask uses while a client is the default one; peer-to-peer rechunking is not in this release
-_METHODS = {"array.rechunk.method": "tasks"}
-
 #: clients that were made the default, newest last
 _global_clients: dict[int, weakref.ref[Client]] = {}
 #: while there are such clients: the change of dask's configuration, to be taken back when the last one goes
@@ -51,8 +48,7 @@ _default_config: list[Any] = []
 class Client(Submitting, Computing, RequestMethods):
     """Connects to a scheduler, sends it work and fetches results.
 
-    Use it as a context manager, or call `close`. A client that is the default makes dask collections compute on its cluster. As long as peer-to-peer
-    rechunking is not in this release it also makes dask choose the ``tasks`` method for it.
+    Use it as a context manager, or call `close`. A client that is the default makes dask collections compute on its cluster.
 
     Parameters
     ----------
@@ -414,7 +410,7 @@ class Client(Submitting, Computing, RequestMethods):
         _global_clients.pop(id(self), None)
         _global_clients[id(self)] = weakref.ref(self)
         if not _default_config:
-            _default_config.append(dask.config.set({"scheduler": "dask.distributed", **_METHODS}))
+            _default_config.append(dask.config.set({"scheduler": "dask.distributed"}))
 
     def _stop_being_default(self) -> None:
         if _global_clients.pop(id(self), None) is not None and _get_global_client() is None:

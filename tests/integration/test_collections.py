@@ -141,9 +141,9 @@ def test_annotations(client: Client) -> None:
 
 
 def test_methods_that_dask_chooses(client: Client) -> None:
-    """Peer-to-peer rechunking is not in this release: dask must choose tasks by itself. Shuffles are dask's own choice."""
+    """They are left to dask."""
     assert dask.config.get("dataframe.shuffle.method", None) is None
-    assert dask.config.get("array.rechunk.method") == "tasks"
+    assert dask.config.get("array.rechunk.method", None) is None
 
 
 def test_large_arguments_travel_once(client: Client) -> None:
