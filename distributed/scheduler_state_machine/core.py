@@ -159,7 +159,7 @@ class MachineCore:
             prefix = group.prefix
             prefix.groups.remove(group)
             if not prefix.groups:
-                prefix.cautious = False
+                prefix.suspects.clear()
         spec = ts.run_spec
         if type(spec) is tuple:
             spec[0].users -= 1

@@ -270,12 +270,14 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
         """Tasks of a lost worker run again elsewhere, unless they may be what kills workers.
 
         A worker is sent more tasks than it runs. When one died with more of a kind than it could run at once, none of them is blamed yet; from
-        then on workers get no more of that kind than they run (`TaskPrefix.cautious`), and the next death names the culprits.
+        then on, until all of them have run, workers get no more of that kind than they run (`TaskPrefix.cautious`), and the next death names the culprits.
         """
         processing = list(ws.processing)
         n_running = len(processing) - len(ws.long_running)
         ambiguous = n_running > ws.nthreads
-        fresh = {ts.group.prefix for ts in processing if not ts.group.prefix.cautious} if ambiguous else set()
+        fresh = (
+            {ts.group.prefix for ts in processing if not ts.group.prefix.cautious()} if ambiguous else set()
+        )
         for ts in processing:
             blamed = not expected and (ts.group.prefix not in fresh or ts in ws.long_running)
             if blamed:
@@ -288,8 +290,9 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
             else:
                 self.recommend(ts, "released")
         if not expected:
-            for prefix in fresh:
-                prefix.cautious = True
+            for ts in processing:
+                if ts.group.prefix in fresh:
+                    ts.group.prefix.suspects.add(ts)
 
     # --- results -------------------------------------------------------------------------------------------
 

@@ -34,9 +34,9 @@ def is_rootish(m: MachineCore, ts: TaskState) -> bool:
     """Whether the task waits in the queue for a slot."""
     if ts.restricted or ts.actor or m.settings.worker_saturation == math.inf:
         return False
-    if not ts.dependencies or ts.group.prefix.cautious:
-        return True
     group = ts.group
+    if not ts.dependencies or (group.prefix.suspects and group.prefix.cautious()):
+        return True
     return (
         group.size > 2 * m.total_nthreads
         and len(group.dependencies) < m.settings.rootish_taskgroup
@@ -47,7 +47,7 @@ def is_rootish(m: MachineCore, ts: TaskState) -> bool:
 def slots(m: MachineCore, ws: WorkerState, prefix: TaskPrefix) -> int:
     """How many tasks of a prefix a worker may hold, running ones included."""
     saturation = m.settings.worker_saturation
-    if prefix.cautious:
+    if prefix.suspects and prefix.cautious():
         return ws.nthreads
     if saturation != "auto":
         return max(math.ceil(saturation * ws.nthreads), 1)

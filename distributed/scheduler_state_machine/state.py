@@ -48,13 +48,13 @@ class TaskPrefix:
     """All tasks whose keys begin alike, hence probably behave alike."""
 
     __slots__ = (
-        "cautious",
         "duration_average",
         "groups",
         "max_exec_time",
         "name",
         "nbytes_average",
         "state_counts",
+        "suspects",
         "suspicious",
     )
 
@@ -67,11 +67,23 @@ class TaskPrefix:
         self.nbytes_average: float | None = None
         self.max_exec_time = 0.0
         self.suspicious = 0
-        #: a worker died with several such tasks on it: until it is known which one is to blame, workers get no more of them
-        #: than they run at once
-        self.cautious = False
+        #: tasks that were on a worker when it died with more of them than it ran: one of them may have killed it
+        self.suspects: set[TaskState] = set()
         #: transitions into each state since the beginning
         self.state_counts = dict.fromkeys(ALL_STATES, 0)
+
+    def cautious(self) -> bool:
+        """Whether workers get no more of these tasks than they run at once, so that the next death names the culprits.
+
+        So it is until all suspects have run, or are not to be run any more.
+        """
+        suspects = self.suspects
+        while suspects:
+            ts = next(iter(suspects))
+            if ts.state not in ("memory", "erred", "forgotten") and (ts.who_wants or ts.waiters):
+                return True
+            suspects.discard(ts)
+        return False
 
     def measured(self, duration: float, nbytes: int) -> None:
         """Learn from a finished task."""

@@ -100,3 +100,35 @@ def test_the_same_seed_gives_the_same_instructions_in_another_process() -> None:
         for hash_seed in ("1", "2", "3")
     }
     assert len(logs) == 1
+
+
+def test_caution_ends_when_all_suspects_have_run() -> None:
+    """One death must not make a kind of task slow for ever."""
+    d = Driver(workers=(A,))
+    d.graph({"x-0": []})
+    d.finish(d.computes()["x-0"], duration=1e-5)
+    d.send(ev.KeysReleased("c", ["x-0"], "r"))
+    d.graph({f"x-{i}": [] for i in range(1, 1000)})
+    ahead = d.computes()
+    assert len(ahead) > 100, "tiny tasks are sent far ahead"
+    d.send(ev.WorkerRemoved(A, False, "w"))
+    d.add_worker(B)
+    for _ in range(len(ahead)):
+        (compute,) = d.computes().values()
+        assert compute.key in ahead, "suspects come first"
+        d.finish(compute, duration=1e-5)
+    assert len(d.computes()) > 100
+    assert not d.machine.task_prefixes["x"].suspects
+
+
+def test_suspects_that_nobody_wants_any_more_make_nobody_cautious() -> None:
+    d = Driver(workers=(A,))
+    d.graph({"x-0": []})
+    d.finish(d.computes()["x-0"], duration=1e-5)
+    d.graph({f"x-{i}": [] for i in range(1, 50)})
+    d.computes()
+    d.send(ev.WorkerRemoved(A, False, "w"))
+    prefix = d.machine.task_prefixes["x"]
+    assert prefix.cautious()
+    d.send(ev.KeysReleased("c", [f"x-{i}" for i in range(1, 50)], "r"))
+    assert not prefix.cautious()
