@@ -19,8 +19,9 @@ from distributed.deploy.utils import nprocesses_nthreads
 from distributed.nanny import Nanny
 from distributed.preloading import validate_preload_argv
 from distributed.proctitle import enable_proctitle_on_children, enable_proctitle_on_current
+from distributed.settings import connect_timeout
 from distributed.system import CPU_COUNT
-from distributed.utils import import_term, parse_ports
+from distributed.utils import import_term, parse_ports, parse_timedelta, read_scheduler_file
 from distributed.worker import Worker
 from distributed.worker_memory import parse_memory_limit
 
@@ -270,7 +271,6 @@ def main(
     enable_proctitle_on_children()
 
     common: dict[str, Any] = {
-        "scheduler_file": scheduler_file,
         "nthreads": nthreads,
         "local_directory": local_directory,
         "memory_limit": memory,
@@ -299,12 +299,17 @@ def main(
 
     async def start() -> list[Any]:
         nonlocal started
+        address = scheduler
+        if address is None and scheduler_file:
+            # the scheduler may be about to write it
+            patience = parse_timedelta(death_timeout, "s") if death_timeout else connect_timeout()
+            address = await read_scheduler_file(scheduler_file, patience)
         servers: list[Any] = []
         for i, (port, port_of_nanny) in enumerate(allocate_ports(worker_port, nanny_port, count, nanny)):
             this_name = parsed_name if count == 1 or parsed_name is None else f"{parsed_name}-{i}"
             if nanny:
                 server: Any = Nanny(
-                    scheduler,
+                    address,
                     worker_class=cls,
                     name=this_name,
                     port=port_of_nanny,
@@ -313,7 +318,7 @@ def main(
                     **common,
                 )
             else:
-                server = cls(scheduler, name=this_name, port=port, **common)
+                server = cls(address, name=this_name, port=port, **common)
             servers.append(server)
         try:
             await asyncio.gather(*servers)
@@ -330,6 +335,10 @@ def main(
             raise
         logger.info("Timed out starting worker")
         sys.exit(1)
+    except OSError as exc:
+        if started:
+            raise
+        _fail(f"Failed to launch worker: {exc}")
     finally:
         logger.info("End worker (pid %d)", os.getpid())
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import warnings
 import weakref
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar
 
 import dask.config
@@ -31,7 +29,13 @@ from distributed.metrics import time
 from distributed.preloading import process_preloads
 from distributed.security import Security
 from distributed.settings import connect_timeout
-from distributed.utils import LoopRunner, format_dashboard_link, import_term, parse_timedelta
+from distributed.utils import (
+    LoopRunner,
+    format_dashboard_link,
+    import_term,
+    parse_timedelta,
+    read_scheduler_file,
+)
 from distributed.versions import VersionMismatchWarning
 from distributed.widgets import render
 
@@ -215,26 +219,13 @@ class Client(Submitting, Computing, RequestMethods):
                 await self.cluster
             return str(self.cluster.scheduler_address)
         if self.scheduler_file is not None:
-            return await self._read_scheduler_file(self.scheduler_file)
+            return await read_scheduler_file(self.scheduler_file, self._timeout)
         if self._start_arg is None:
             cluster_class = import_term(LOCAL_CLUSTER)
             self._owns_cluster = True
             self.cluster = await cluster_class(loop=self.loop, asynchronous=True, **self._kwargs)
             return str(self.cluster.scheduler_address)
         return str(self._start_arg)
-
-    async def _read_scheduler_file(self, path: str) -> str:
-        """Wait for the file, which the scheduler may be about to write."""
-        deadline = asyncio.get_running_loop().time() + self._timeout
-        while True:
-            try:
-                return str(json.loads(Path(path).read_text())["address"])
-            except (OSError, json.JSONDecodeError, KeyError) as exc:
-                if asyncio.get_running_loop().time() > deadline:
-                    raise OSError(
-                        f"no scheduler address in the file {path!r} within {self._timeout:g} s: {exc!r}"
-                    ) from exc
-            await asyncio.sleep(0.05)
 
     def _warn_versions(self, text: str) -> None:
         warnings.warn(VersionMismatchWarning(text), stacklevel=2)

@@ -108,8 +108,8 @@ class MachineCore:
         self.refill: set[WorkerState] = set()
         #: tasks that were asked back from a worker, until it answers
         self.stealing: dict[TaskState, Steal] = {}
-        #: tasks that a worker would not give back, with the run that this was about
-        self.not_stolen: dict[TaskState, int | None] = {}
+        #: tasks that are known to run, since the worker says so, with the run that this is about
+        self.known_running: dict[TaskState, int | None] = {}
         #: some worker has nothing to do while others may have too much: a `BalanceDue` may help
         self.starving = False
         #: tasks were queued: any worker may have a slot for them
@@ -150,8 +150,8 @@ class MachineCore:
     def drop_task(self, ts: TaskState) -> None:
         """Take a task out of all tables; its relations are undone already."""
         del self.tasks[ts.key]
-        if self.not_stolen:
-            self.not_stolen.pop(ts, None)
+        if self.known_running:
+            self.known_running.pop(ts, None)
         group = ts.group
         group.size -= 1
         if not group.size:

@@ -55,8 +55,8 @@ def check(m: MachineCore) -> None:
         assert m.workers.get(steal.victim.address) is steal.victim, (
             f"{ts} is asked back from {steal.victim}, which is gone"
         )
-    for ts in m.not_stolen:
-        assert m.tasks.get(ts.key) is ts, f"{ts} is forgotten, and was not given back"
+    for ts in m.known_running:
+        assert m.tasks.get(ts.key) is ts, f"{ts} is forgotten, and is believed to run"
     for ts in m.unrunnable:
         assert ts.state == "no-worker", f"{ts} is filed as unrunnable"
     users = Counter(ts.run_spec[0] for ts in m.tasks.values() if type(ts.run_spec) is tuple)

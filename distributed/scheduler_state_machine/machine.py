@@ -214,13 +214,12 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
         if event.bandwidth:
             ws.bandwidth = event.bandwidth
             self.bandwidth += 0.1 * (event.bandwidth - self.bandwidth)
-        running = [
-            seconds
-            for key, seconds in event.executing.items()
-            if (ts := self.tasks.get(key)) is not None
-            and ts.processing_on is ws
-            and ts not in ws.long_running
-        ]
+        running = []
+        for key, seconds in event.executing.items():
+            ts = self.tasks.get(key)
+            if ts is not None and ts.processing_on is ws and ts not in ws.long_running:
+                running.append(seconds)
+                self.known_running[ts] = ts.run_id
         ws.blocked_for = min(running) if len(running) >= ws.nthreads else 0.0
         if ws.blocked_for and free_threads(ws) < 0 and self.settings.work_stealing:
             self.starving = True
@@ -467,8 +466,9 @@ class SchedulerMachine(IntakeHandlers, MachineCore):
         elif event.state is None or event.state == "released":
             self.recommend(ts, "released")
         else:
-            # it runs, or is done: not asked for again
-            self.not_stolen[ts] = run_id
+            # it runs, or is done: not asked for again, but perhaps another one is to be had
+            self.known_running[ts] = run_id
+            self.starving = True
 
     # --- replicas ------------------------------------------------------------------------------------------
 

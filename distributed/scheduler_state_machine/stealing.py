@@ -71,7 +71,9 @@ def plan_steals(m: MachineCore) -> Iterator[tuple[TaskState, WorkerState, Worker
 def waiting_tasks(m: MachineCore, ws: WorkerState) -> list[tuple[TaskState, float]]:
     """Tasks that a worker has not started, as far as can be told, and how long they will wait, seconds; the most urgent first."""
     tasks = [ts for ts in ws.processing if ts not in ws.long_running and not ts.actor]
-    tasks.sort(key=lambda ts: ts.priority or ())
+    known = m.known_running
+    # what runs is not always what is most urgent: a task may have come when the threads were busy
+    tasks.sort(key=lambda ts: (known.get(ts) != ts.run_id, ts.priority or ()))
     out = []
     paused = ws.status in LEAVING
     ahead = 0.0
@@ -79,7 +81,7 @@ def waiting_tasks(m: MachineCore, ws: WorkerState) -> list[tuple[TaskState, floa
         cost = ws.processing[ts]
         if ts in m.stealing:
             continue
-        if (paused or position >= ws.nthreads) and m.not_stolen.get(ts) != ts.run_id:
+        if (paused or position >= ws.nthreads) and known.get(ts) != ts.run_id:
             out.append((ts, math.inf if paused else ws.blocked_for + ahead / ws.nthreads))
         ahead += cost
     return out

@@ -24,6 +24,7 @@ from distributed.utils.misc import (
     import_term,
     iscoroutinefunction,
     nbytes,
+    read_scheduler_file,
     tmpfile,
 )
 from distributed.utils.network import (
@@ -65,6 +66,7 @@ __all__ = [
     "open_port",
     "parse_bytes",
     "parse_ports",
+    "read_scheduler_file",
     "parse_timedelta",
     "set_quietness",
     "silence_logging_cmgr",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import inspect
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import dask.config
@@ -100,3 +103,18 @@ def cli_keywords(d: dict[str, Any], cls: Any = None, cmd: Any = None) -> list[st
                 raise ValueError(f"the value of {key!r} cannot be written on a command line: {value!r}")
             out.extend((option, text))
     return out
+
+
+async def read_scheduler_file(path: str, timeout_s: float) -> str:
+    """The scheduler's address in a file that it writes, which it may be about to do. OSError if there is none in time."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while True:
+        try:
+            return str(json.loads(Path(path).read_text())["address"])
+        except (OSError, json.JSONDecodeError, KeyError, TypeError) as exc:
+            if loop.time() > deadline:
+                raise OSError(
+                    f"no scheduler address in the file {path!r} within {timeout_s:g} s: {exc!r}"
+                ) from exc
+        await asyncio.sleep(0.05)

@@ -7,9 +7,9 @@ import logging
 import operator
 import os
 import random
-import time
 import socket
 import struct
+import time
 from typing import Any
 
 import pytest

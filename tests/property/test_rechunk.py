@@ -71,7 +71,9 @@ def test_pieces_of_an_axis(axis: Any) -> None:
         assert np.concatenate([pieces[k] for k in sorted(pieces)]).tolist() == expected.tolist()
 
 
-@given(st.lists(axes(), min_size=1, max_size=3), st.integers(1, 3), st.sampled_from(["i4", "f8", "M8[ns]", "U3"]))
+@given(
+    st.lists(axes(), min_size=1, max_size=3), st.integers(1, 3), st.sampled_from(["i4", "f8", "M8[ns]", "U3"])
+)
 def test_parts_of_an_array(all_axes: Any, n_workers: int, dtype: str) -> None:
     old = tuple(axis[0] for axis in all_axes)
     new = tuple(axis[1] for axis in all_axes)
@@ -80,7 +82,9 @@ def test_parts_of_an_array(all_axes: Any, n_workers: int, dtype: str) -> None:
     inputs, expected = blocks(x, old), blocks(x, new)
     results = {}
     for part in parts(old, new):
-        spec = ArrayRechunkSpec(id=ShuffleId("s"), disk=True, new=part.new_chunks(new), old=part.old_chunks(old))
+        spec = ArrayRechunkSpec(
+            id=ShuffleId("s"), disk=True, new=part.new_chunks(new), old=part.old_chunks(old)
+        )
         codec = spec.codec()
         outputs = list(spec.output_partitions)
         worker_for = {output: f"w{i % n_workers}" for i, output in enumerate(outputs)}

@@ -72,11 +72,11 @@ def test_what_runs_stays_and_is_not_asked_for_again(state: str) -> None:
     d.send(ev.StealAnswered(A, "t-1", state, request.stimulus_id))
     d.nothing_else()
     (other,) = balance(d)
-    assert other.key == "t-2"
+    assert other.key == "t-0", "if t-1 runs, t-0 does not"
     d.finish(first["t-1"])
     assert d.machine.tasks["t-1"].state == "memory"
     d.send(ev.KeysReleased("c", ["t-1"], "r"))
-    assert "t-1" not in d.machine.tasks and not d.machine.not_stolen
+    assert "t-1" not in d.machine.tasks and not d.machine.known_running
 
 
 @pytest.mark.parametrize("state", [None, "released"])
@@ -172,6 +172,27 @@ def test_a_task_that_takes_long_does_not_hold_up_those_behind_it() -> None:
     assert request.key == "t-1"
     d.finish(first["t-0"])
     assert d.machine.workers[A].blocked_for == 0
+
+
+def test_a_task_that_waits_for_its_own_is_not_in_their_way() -> None:
+    """It came first and runs; what it has submitted is more urgent, and sits behind it on the same worker."""
+    d, first = loaded(n=1, duration=0.0005, **SATURATED)
+    d.send(ev.WorkerStatusChanged(B, "paused", "s"))
+    d.graph({"t-child": (["data"], {})}, submitting_task="t-0")
+    assert d.computes()["t-child"].worker == A
+    d.send(ev.WorkerStatusChanged(B, "running", "s"))
+    d.send(ev.WorkerHeartbeat(A, None, {"t-0": 2.0}))
+    (request,) = balance(d)
+    assert request.key == "t-child"
+    d.send(ev.StealAnswered(A, "t-child", "ready", request.stimulus_id))
+    assert d.computes()["t-child"].worker == B
+    # also if nobody has said yet what runs
+    d, first = loaded(n=2, **SATURATED)
+    (request,) = balance(d)
+    d.send(ev.StealAnswered(A, request.key, "executing", request.stimulus_id))
+    assert d.machine.starving
+    (other,) = balance(d)
+    assert other.key != request.key
 
 
 def test_long_running_tasks_and_queued_ones_are_left_alone() -> None:
