@@ -2,8 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# an environment with the released package, for the tests that mix both
+PEER ?= .venv-peer
 
-.PHONY: demo test lint check clean
+.PHONY: demo test lint check peer clean
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -34,5 +36,13 @@ lint: $(VENV)/.test
 
 check: lint test
 
+$(PEER)/.ready:
+	$(PYTHON) -m venv $(PEER)
+	$(PEER)/bin/python -m pip install --quiet --upgrade pip
+	$(PEER)/bin/python -m pip install --quiet "distributed==2026.8.0" "dask[array,dataframe]==2026.8.0" lz4
+	touch $@
+
+peer: $(PEER)/.ready
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(PEER) build dist *.egg-info
