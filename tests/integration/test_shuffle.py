@@ -103,6 +103,42 @@ def test_two_shuffles_share_an_input(client: Client) -> None:
     same(two, df)
 
 
+def test_merge_on_index_and_with_indicator(client: Client) -> None:
+    left = pd.DataFrame({"a": np.arange(60) % 17, "b": np.arange(60.0)})
+    right = pd.DataFrame({"a": np.arange(10, 40), "c": np.arange(30)})
+    dleft, dright = dd.from_pandas(left, npartitions=5), dd.from_pandas(right, npartitions=3)
+    with dask.config.set({"dataframe.shuffle.method": "p2p"}):
+        outer = dleft.merge(dright, on="a", how="outer", indicator=True, broadcast=False).compute()
+        on_index = dleft.merge(
+            dright.set_index("a"), left_on="a", right_index=True, how="left", broadcast=False
+        ).compute()
+    expected = left.merge(right, on="a", how="outer", indicator=True)
+    columns = ["a", "b", "c", "_merge"]
+    pd.testing.assert_frame_equal(
+        outer[columns].astype({"_merge": str}).sort_values(columns, ignore_index=True),
+        expected[columns].astype({"_merge": str}).sort_values(columns, ignore_index=True),
+        check_dtype=False,
+    )
+    expected = left.merge(right.set_index("a"), left_on="a", right_index=True, how="left")
+    columns = ["a", "b", "c"]
+    pd.testing.assert_frame_equal(
+        on_index[columns].sort_values(columns, ignore_index=True),
+        expected[columns].sort_values(columns, ignore_index=True),
+        check_dtype=False,
+    )
+
+
+def test_a_cancelled_shuffle_leaves_nothing(client: Client) -> None:
+    df = data(5000)
+    for _ in range(3):
+        future = client.compute(dd.from_pandas(df, npartitions=50).shuffle("a", npartitions=50))
+        poll_for(lambda: "shuffle-begin" in actions(client), period=0.001)
+        future.cancel()
+        del future
+        poll_for(lambda: not any(client.run(leftovers).values()))
+    assert client.submit(sum, [1, 2]).result() == 3
+
+
 def test_what_arrow_cannot_hold_is_an_error(client: Client) -> None:
     df = pd.DataFrame({"a": [1, 2, 3, 4], "o": [object() for _ in range(4)]})
     with dask.config.set({"dataframe.convert-string": False}):

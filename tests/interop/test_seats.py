@@ -13,7 +13,12 @@ from typing import Any
 
 import pytest
 
-PEER = os.environ.get("DISTRIBUTED_PEER_PYTHON")
+# absolute: processes run in directories of their own
+PEER = (
+    os.path.abspath(os.environ["DISTRIBUTED_PEER_PYTHON"])
+    if "DISTRIBUTED_PEER_PYTHON" in os.environ
+    else None
+)
 PROGRAM = Path(__file__).with_name("program.py")
 PYTHONS = {"ours": sys.executable, "released": PEER or ""}
 
