@@ -93,8 +93,10 @@ def test_program(scheduler: str, workers: tuple[str, ...], client: str, tmp_path
         )
     logs = {path.name: path.read_text()[-3000:] for path in tmp_path.glob("*.log")}
     assert run.stdout.endswith("done\n") and run.returncode == 0, (run.stdout, run.stderr[-3000:], logs)
+    # a released worker may report a heartbeat that its restart has cut off; ours have nothing to report
+    seats = {"scheduler.log": scheduler, **{f"worker-{i}.log": worker for i, worker in enumerate(workers)}}
     for name, log in logs.items():
-        assert "Traceback" not in log, (name, log)
+        assert seats[name] == "released" or "Traceback" not in log, (name, log)
 
 
 def address(contact: Path) -> str:
