@@ -60,7 +60,7 @@ def rechunk_p2p(
     check(x.chunks, chunks)
     if x.ndim == 0 or x.chunks == chunks:
         return x
-    if 0 in x.shape:
+    if 0 in x.shape and not any(map(math.isnan, x.shape)):
         return da.empty(x.shape, chunks=chunks, dtype=x.dtype, meta=x._meta)
     token = tokenize(x, chunks)
     layer = P2PRechunkLayer(

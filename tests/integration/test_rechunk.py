@@ -99,6 +99,9 @@ def test_edges(client: Client) -> None:
     unknown = unknown[unknown[:, 0] > 3]
     with pytest.raises(ValueError, match="unknown"):
         rechunk_p2p(unknown, ((4,), (2,)))
+    nothing = unknown[:, :0]
+    result = rechunk_p2p(nothing, (nothing.chunks[0], (0, 0)))
+    assert result.compute().shape == (4, 0)
     narrow = rechunk_p2p(unknown, (unknown.chunks[0], (1, 1)))
     assert narrow.compute().tolist() == [[4, 5], [6, 7], [8, 9], [10, 11]]
 
